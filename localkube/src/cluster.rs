@@ -1,0 +1,220 @@
+//! A cluster from start to end.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+use crate::cache::{Cache, Tool};
+use crate::controlplane::{AUDIT_LOG, Addresses, ControlPlane, client_from, within};
+use crate::error::{Asking, Doing, Error, Result};
+use crate::nodes::{NODES_WITHIN, wait_nodes_ready};
+use crate::options::Options;
+use crate::pki::{Credential, kubeconfig, write_private};
+use crate::process::Daemon;
+use crate::real::{self, Network, RealNode, RealNodes};
+use crate::registry::Registry;
+use crate::rundir::RunDir;
+use crate::volumes::{self, Provisioner};
+use crate::{fake, image::Image};
+
+/// A running cluster. Dropping it stops everything and leaves nothing behind.
+pub struct Cluster {
+    // Fields are dropped in this order: users of the network first, the folder last.
+    _volumes: Provisioner,
+    fake: Option<Daemon>,
+    real: Option<RealNodes>,
+    plane: ControlPlane,
+    network: Option<Network>,
+    kubectl: PathBuf,
+    run: RunDir,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Cluster").field("folder", &self.run.path()).finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    /// Builds what is missing, starts everything and returns when the cluster is ready: API server ready, default ServiceAccount present, nodes Ready.
+    pub async fn start(options: &Options) -> Result<Self> {
+        // A second provider in the same process is fine as long as one is chosen.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        if options.real_nodes > 0 {
+            real::check(options)?;
+        }
+        let cache = Cache::new(options.kube, options.progress);
+        prepare(&cache, options).await?;
+        let run = RunDir::create()?;
+        let network = if options.real_nodes > 0 { Some(Network::create(&run)?) } else { None };
+        let addresses = network.as_ref().map_or_else(loopback, Network::addresses);
+        let plane = ControlPlane::start(&run, &cache, options, &addresses).await?;
+        let fake = match options.fake_nodes {
+            0 => None,
+            count => Some(fake::start(&run, &cache, &plane, count).await?),
+        };
+        let real = match &network {
+            None => None,
+            Some(network) => Some(RealNodes::start(&run, &cache, &plane, network, options).await?),
+        };
+        let kubectl = run.path().join("bin/kubectl");
+        std::os::unix::fs::symlink(cache.binary(Tool::Kubectl)?, &kubectl).doing(|| "cannot link kubectl".to_owned())?;
+        let volumes = volumes::start(&plane.client, run.path().to_owned()).await?;
+        let cluster = Self { _volumes: volumes, fake, real, plane, network, kubectl, run };
+        cluster.plane.wait_default_service_account().await?;
+        let count = options.fake_nodes.saturating_add(options.real_nodes) as usize;
+        within(NODES_WITHIN, "a node", cluster.daemons(), wait_nodes_ready(&cluster.plane.client, count)).await?;
+        options.progress.say("cluster ready");
+        Ok(cluster)
+    }
+
+    /// A client with all rights.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.plane.client.clone()
+    }
+
+    /// The administrator's kubeconfig.
+    #[must_use]
+    pub fn kubeconfig(&self) -> &Path {
+        &self.plane.admin_kubeconfig
+    }
+
+    /// The run's folder: logs, kubeconfigs, the registry's content.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.run.path()
+    }
+
+    /// The folder with kubectl.
+    #[must_use]
+    pub fn programs(&self) -> PathBuf {
+        self.run.path().join("bin")
+    }
+
+    /// kubectl of the cluster's version, as administrator.
+    #[must_use]
+    pub fn kubectl(&self) -> Command {
+        let mut command = Command::new(&self.kubectl);
+        command.env("KUBECONFIG", self.kubeconfig());
+        command
+    }
+
+    /// Environment for a program that works with this cluster: KUBECONFIG, LOCALKUBE_DIR and a PATH with kubectl in front.
+    #[must_use]
+    pub fn environment(&self) -> Vec<(&'static str, OsString)> {
+        let old = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::iter::once(self.programs()).chain(std::env::split_paths(&old));
+        let path = std::env::join_paths(folders).unwrap_or(old.clone());
+        vec![("KUBECONFIG", self.kubeconfig().into()), ("LOCALKUBE_DIR", self.folder().into()), ("PATH", path)]
+    }
+
+    /// The API server's audit log, if [`Options::audit`] was set.
+    #[must_use]
+    pub fn audit_log(&self) -> PathBuf {
+        self.run.path().join(AUDIT_LOG)
+    }
+
+    /// Real nodes, in order.
+    #[must_use]
+    pub fn real_nodes(&self) -> &[RealNode] {
+        self.real.as_ref().map_or(&[], |real| &real.nodes)
+    }
+
+    /// Pulls a real node's network cable out (`up` false) or puts it back.
+    pub fn set_link(&self, node: &RealNode, up: bool) -> Result<()> {
+        match &self.network {
+            Some(network) => network.set_link(node.number(), up),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes an image available to real nodes.
+    pub fn push_image(&self, name: &str, image: &Image) -> Result<String> {
+        self.registry()?.push(name, image)
+    }
+
+    /// The images of real nodes.
+    pub fn registry(&self) -> Result<&Registry> {
+        let real = self.real.as_ref();
+        real.map(|real| &real.registry).ok_or_else(|| Error::Invalid("images are for clusters with real nodes".to_owned()))
+    }
+
+    /// The process that plays fake nodes.
+    #[must_use]
+    pub fn kwok(&self) -> Option<&Daemon> {
+        self.fake.as_ref()
+    }
+
+    /// Every process of the cluster that must stay alive.
+    pub fn daemons(&self) -> impl Iterator<Item = &Daemon> {
+        let real = self.real.iter().flat_map(|real| real.daemons.iter().chain(real.nodes.iter().flat_map(RealNode::daemons)));
+        self.plane.daemons.iter().chain(&self.fake).chain(real)
+    }
+
+    /// Returns when a part of the cluster has died, and says which.
+    pub async fn death(&self) -> Error {
+        futures::future::select_all(self.daemons().map(|daemon| Box::pin(daemon.ended()))).await.0
+    }
+
+    /// A kubeconfig for a ServiceAccount, in the run's folder.
+    pub async fn service_account_kubeconfig(&self, namespace: &str, name: &str) -> Result<PathBuf> {
+        let content = service_account_kubeconfig(self.kubeconfig(), namespace, name).await?;
+        let path = self.run.path().join(format!("{namespace}.{name}.kubeconfig"));
+        let _ = std::fs::remove_file(&path);
+        write_private(&path, &content)?;
+        Ok(path)
+    }
+}
+
+/// A kubeconfig for a ServiceAccount of the cluster that `admin` (a kubeconfig file) reaches; its token is good for a day.
+pub async fn service_account_kubeconfig(admin: &Path, namespace: &str, name: &str) -> Result<String> {
+    let client = client_from(admin).await?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(client, namespace);
+    let spec = TokenRequestSpec { expiration_seconds: Some(24 * 3600), ..TokenRequestSpec::default() };
+    let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
+    let answer = accounts
+        .create_token_request(name, &PostParams::default(), &request)
+        .await
+        .asking(&format!("cannot get a token for ServiceAccount {namespace}/{name}"))?;
+    let token = answer.status.and_then(|status| status.token).unwrap_or_default();
+    let (server, authority) = server_of(admin)?;
+    Ok(kubeconfig(&server, &authority, &Credential::Token(&token)))
+}
+
+fn server_of(admin: &Path) -> Result<(String, String)> {
+    let invalid = |what: &str| Error::Invalid(format!("{}: {what}", admin.display()));
+    let config = kube::config::Kubeconfig::read_from(admin).map_err(|error| invalid(&error.to_string()))?;
+    let cluster = config.clusters.into_iter().find_map(|named| named.cluster).ok_or_else(|| invalid("names no cluster"))?;
+    let authority: k8s_openapi::ByteString =
+        serde_json::from_value(serde_json::json!(cluster.certificate_authority_data)).map_err(|_| invalid("carries no CA"))?;
+    let authority = String::from_utf8(authority.0).map_err(|_| invalid("carries a CA that is not PEM"))?;
+    Ok((cluster.server.unwrap_or_default(), authority))
+}
+
+async fn prepare(cache: &Cache, options: &Options) -> Result<()> {
+    let mut tools = Tool::CONTROL_PLANE.to_vec();
+    if options.fake_nodes > 0 {
+        tools.extend(Tool::FAKE_NODES);
+    }
+    if options.real_nodes > 0 {
+        tools.extend(Tool::REAL_NODES);
+    }
+    let cache = cache.clone();
+    let build = tokio::task::spawn_blocking(move || cache.ensure(tools));
+    build.await.unwrap_or_else(|error| Err(Error::Invalid(format!("the build was stopped: {error}"))))
+}
+
+fn loopback() -> Addresses {
+    Addresses {
+        api: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        services: "10.96.0.0/16".to_owned(),
+        first_service: Ipv4Addr::new(10, 96, 0, 1).into(),
+    }
+}

@@ -1,0 +1,222 @@
+//! Small container images made from files, without docker: one layer, one config, one manifest (OCI image format).
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::error::{Doing, Error, Result};
+
+/// An image in the making.
+#[derive(Debug, Clone, Default)]
+pub struct Image {
+    files: Vec<File>,
+    command: Vec<String>,
+    environment: Vec<String>,
+}
+
+#[derive(Debug, Clone)]
+struct File {
+    path: String,
+    mode: u32,
+    content: Vec<u8>,
+}
+
+/// A piece of a finished image, addressed by its checksum.
+#[derive(Debug)]
+pub(crate) struct Blob {
+    pub(crate) digest: String,
+    pub(crate) content: Vec<u8>,
+}
+
+/// A finished image.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    pub(crate) manifest: Blob,
+    pub(crate) parts: [Blob; 2],
+}
+
+const CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
+const LAYER_TYPE: &str = "application/vnd.oci.image.layer.v1.tar";
+const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
+
+impl Image {
+    /// An image with nothing in it.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a file that can be read and not run.
+    #[must_use]
+    pub fn text(mut self, path: &str, content: impl Into<Vec<u8>>) -> Self {
+        self.files.push(File { path: path.to_owned(), mode: 0o644, content: content.into() });
+        self
+    }
+
+    /// Adds a program from this machine.
+    pub fn program(mut self, path: &str, from: &Path) -> Result<Self> {
+        let content = std::fs::read(from).doing(|| format!("cannot read {}", from.display()))?;
+        self.files.push(File { path: path.to_owned(), mode: 0o755, content });
+        Ok(self)
+    }
+
+    /// Adds every file below a folder of this machine; what can be run there can be run in the image.
+    pub fn folder(mut self, from: &Path) -> Result<Self> {
+        use std::os::unix::fs::PermissionsExt;
+        let mut folders = vec![from.to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(&folder).doing(|| format!("cannot read {}", folder.display()))? {
+                let path = entry.doing(|| format!("cannot read {}", folder.display()))?.path();
+                let meta = std::fs::metadata(&path).doing(|| format!("cannot read {}", path.display()))?;
+                if meta.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let content = std::fs::read(&path).doing(|| format!("cannot read {}", path.display()))?;
+                let name = format!("/{}", path.strip_prefix(from).unwrap_or(&path).display());
+                self.files.push(File { path: name, mode: meta.permissions().mode() & 0o777, content });
+            }
+        }
+        Ok(self)
+    }
+
+    /// What runs when the pod names no command.
+    #[must_use]
+    pub fn command(mut self, words: &[&str]) -> Self {
+        self.command = words.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
+    /// Adds an environment variable.
+    #[must_use]
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.environment.push(format!("{name}={value}"));
+        self
+    }
+
+    /// The same files give the same digests.
+    pub(crate) fn pack(&self) -> Result<Packed> {
+        let layer = Blob::new(self.layer().doing(|| "cannot pack an image".to_owned())?);
+        let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
+        let environment: Vec<_> = std::iter::once(path).chain(self.environment.iter().cloned()).collect();
+        let config = Blob::new_json(&json!({
+            "architecture": oci_architecture(),
+            "os": "linux",
+            "config": { "Cmd": self.command, "Env": environment, "WorkingDir": "/" },
+            "rootfs": { "type": "layers", "diff_ids": [layer.digest] },
+        }));
+        let manifest = Blob::new_json(&json!({
+            "schemaVersion": 2,
+            "mediaType": MANIFEST_TYPE,
+            "config": { "mediaType": CONFIG_TYPE, "digest": config.digest, "size": config.content.len() },
+            "layers": [{ "mediaType": LAYER_TYPE, "digest": layer.digest, "size": layer.content.len() }],
+        }));
+        Ok(Packed { manifest, parts: [layer, config] })
+    }
+
+    fn layer(&self) -> std::io::Result<Vec<u8>> {
+        let mut files: Vec<_> = self.files.iter().collect();
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        let mut archive = tar::Builder::new(Vec::new());
+        let mut folder = tar::Header::new_gnu();
+        folder.set_entry_type(tar::EntryType::Directory);
+        folder.set_mode(0o1777);
+        folder.set_size(0);
+        archive.append_data(&mut folder, "tmp/", std::io::empty())?;
+        for file in files {
+            let mut header = tar::Header::new_gnu();
+            header.set_mode(file.mode);
+            header.set_size(file.content.len() as u64);
+            archive.append_data(&mut header, file.path.trim_start_matches('/'), file.content.as_slice())?;
+        }
+        archive.into_inner()
+    }
+}
+
+impl Blob {
+    fn new(content: Vec<u8>) -> Self {
+        let hash: String = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { digest: format!("sha256:{hash}"), content }
+    }
+
+    fn new_json(value: &Value) -> Self {
+        Self::new(value.to_string().into_bytes())
+    }
+}
+
+fn oci_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// Where an image is in a registry: what `docker.io/library/python:3.5` means, whatever the registry's name.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Reference {
+    pub(crate) repository: String,
+    pub(crate) tag: String,
+}
+
+impl std::str::FromStr for Reference {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let invalid = || Error::Invalid(format!("{text:?} is not an image name such as game:v1 or registry.example/team/game:v1"));
+        let (host, rest) = match text.split_once('/') {
+            Some((host, rest)) if host.contains(['.', ':']) || host == "localhost" => (Some(host), rest),
+            _ => (None, text),
+        };
+        let (name, tag) = rest.rsplit_once(':').unwrap_or((rest, "latest"));
+        let fits = |part: &str| {
+            let legal = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "._-".contains(letter);
+            !part.is_empty() && !part.starts_with('.') && part.chars().all(legal)
+        };
+        let legal_tag = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+        if !name.split('/').all(fits) || tag.is_empty() || tag.starts_with(['.', '-']) || !tag.chars().all(legal_tag) {
+            return Err(invalid());
+        }
+        let in_library = !name.contains('/') && matches!(host, None | Some("docker.io"));
+        let repository = if in_library { format!("library/{name}") } else { name.to_owned() };
+        Ok(Self { repository, tag: tag.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reference(text: &str) -> (String, String) {
+        let reference: Reference = text.parse().unwrap();
+        (reference.repository, reference.tag)
+    }
+
+    #[test]
+    fn names_are_read_as_a_container_runtime_reads_them() {
+        let pair = |name: &str, tag: &str| (name.to_owned(), tag.to_owned());
+        assert_eq!(reference("python:3.5"), pair("library/python", "3.5"));
+        assert_eq!(reference("python"), pair("library/python", "latest"));
+        assert_eq!(reference("docker.io/python:3.5"), pair("library/python", "3.5"));
+        assert_eq!(reference("team/game:v1"), pair("team/game", "v1"));
+        assert_eq!(reference("registry.example:5000/team/game"), pair("team/game", "latest"));
+        assert_eq!(reference("localhost/game:v1"), pair("game", "v1"));
+    }
+
+    #[test]
+    fn names_that_would_leave_the_registry_are_refused() {
+        for bad in ["", "..:x", "a/../b:x", "Game:v1", "game:", "game:../x", "a//b"] {
+            assert!(bad.parse::<Reference>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_same_files_give_the_same_image() {
+        let one = Image::new().text("/a", "1").text("/b", "2").pack().unwrap();
+        let two = Image::new().text("/b", "2").text("/a", "1").pack().unwrap();
+        let other = Image::new().text("/a", "2").pack().unwrap();
+        assert_eq!(one.manifest.digest, two.manifest.digest);
+        assert_ne!(one.manifest.digest, other.manifest.digest);
+    }
+}

@@ -1,0 +1,39 @@
+//! A real Kubernetes on one machine, as child processes: for tests, for benchmarks, and for trying things out.
+//!
+//! ```no_run
+//! # async fn example() -> localkube::Result<()> {
+//! let cluster = localkube::Cluster::start(&localkube::Options { fake_nodes: 3, ..Default::default() }).await?;
+//! let client = cluster.client();
+//! # drop(client);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The control plane is stock etcd, kube-apiserver, kube-controller-manager and kube-scheduler, built from pinned sources ([`cache`]). Nodes are fake ([`fake`]: cheap,
+//! thousands of pods) or real ([`real`]: kubelet and containerd, root only). Several clusters can run side by side. Whatever ends the process, nothing is left.
+
+pub mod cache;
+mod cluster;
+mod controlplane;
+pub mod doctor;
+mod error;
+pub mod fake;
+mod image;
+pub mod nodes;
+mod options;
+mod pki;
+pub mod process;
+mod progress;
+pub mod real;
+mod registry;
+mod rundir;
+mod volumes;
+
+pub use cache::{Cache, KubeVersion, Tool};
+pub use cluster::{Cluster, service_account_kubeconfig};
+pub use error::{Error, Result};
+pub use image::Image;
+pub use options::Options;
+pub use progress::Progress;
+pub use registry::{EXAMPLE_IMAGES, Registry, game_image, static_program};
+pub use rundir::runs_root;

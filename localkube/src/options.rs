@@ -1,0 +1,39 @@
+//! What a person or a test may ask of a cluster.
+
+use std::time::Duration;
+
+use crate::cache::KubeVersion;
+use crate::progress::Progress;
+
+/// The cluster that is wanted.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Nodes that are played through the API: they run nothing and cost almost nothing.
+    pub fake_nodes: u32,
+    /// Nodes with a kubelet and containerd. Root only.
+    pub real_nodes: u32,
+    /// The Kubernetes version.
+    pub kube: KubeVersion,
+    /// The API server's port; a free one by default.
+    pub port: Option<u16>,
+    /// Write the API server's audit log (metadata level).
+    pub audit: bool,
+    /// How long a node may be silent before it is Unknown; Kubernetes' own default if not set.
+    pub node_grace: Option<Duration>,
+    /// Whether progress is printed.
+    pub progress: Progress,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            fake_nodes: 0,
+            real_nodes: 0,
+            kube: KubeVersion::default(),
+            port: None,
+            audit: false,
+            node_grace: None,
+            progress: Progress::quiet(),
+        }
+    }
+}

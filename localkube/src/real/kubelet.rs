@@ -1,0 +1,108 @@
+//! The kubelet and kube-proxy of a real node.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::cache::Tool;
+use crate::error::{Doing, Result};
+use crate::pki::Subject;
+use crate::real::RealNode;
+use crate::real::containerd::SOCKET;
+use crate::real::node::Setup;
+
+pub(crate) fn kubelet(node: &RealNode, setup: &Setup<'_>) -> Result<Command> {
+    let name = node.name();
+    let address = setup.network.node(node.number()).to_string();
+    let user = format!("system:node:{name}");
+    let kubeconfig = setup.plane.kubeconfig_for(setup.run, &name, &Subject { user: &user, group: Some("system:nodes") })?;
+    let serving = setup.plane.authority.server(setup.run, &format!("{name}-serving"), &[name.clone(), address.clone()])?;
+    let cgroup = format!("{}-{name}", setup.run.id());
+    create_cgroups(Path::new("/sys/fs/cgroup"), &cgroup)?;
+    let config = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": { "enabled": false },
+            "webhook": { "enabled": true },
+            "x509": { "clientCAFile": setup.plane.authority.path("ca.crt") },
+        },
+        "authorization": { "mode": "Webhook" },
+        "tlsCertFile": serving.certificate,
+        "tlsPrivateKeyFile": serving.key,
+        "containerRuntimeEndpoint": format!("unix://{SOCKET}"),
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": format!("/{cgroup}"),
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "enforceNodeAllocatable": [],
+        "localStorageCapacityIsolation": false,
+        "clusterDNS": [setup.network.host()],
+        "clusterDomain": "cluster.local",
+        "resolvConf": setup.run.file(Path::new(&name).join("resolv.conf"), "")?,
+        // The machine's disk and memory are not this node's to judge: never evict, never collect images.
+        "evictionHard": { "memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%" },
+        "imageGCHighThresholdPercent": 100,
+    });
+    let config = setup.run.file(Path::new(&name).join("kubelet.json"), config.to_string())?;
+    let mut command = node.namespaces().enter_all(setup.cache.binary(Tool::Kubelet)?);
+    command
+        .arg("--config")
+        .arg(config)
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .arg(format!("--hostname-override={name}"))
+        .arg(format!("--node-ip={address}"));
+    Ok(command)
+}
+
+pub(crate) fn proxy(node: &RealNode, setup: &Setup<'_>) -> Result<Command> {
+    let name = node.name();
+    let subject = Subject { user: "system:kube-proxy", group: None };
+    let kubeconfig = setup.plane.kubeconfig_for(setup.run, &format!("{name}-proxy"), &subject)?;
+    let config = json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": "nftables",
+        "hostnameOverride": name,
+        "clientConnection": { "kubeconfig": kubeconfig },
+        "clusterCIDR": setup.network.all_pods(),
+        "conntrack": { "maxPerCore": 0, "min": 0 },
+    });
+    let config = setup.run.file(Path::new(&name).join("kube-proxy.json"), config.to_string())?;
+    let mut command = node.namespaces().enter_all(setup.cache.binary(Tool::Proxy)?);
+    command.arg("--config").arg(config);
+    Ok(command)
+}
+
+/// The kubelet wants its root cgroup to be there: in the one hierarchy of v2 with the controllers turned on, or in each of v1.
+fn create_cgroups(mount: &Path, name: &str) -> Result<()> {
+    let create = |folder: PathBuf| fs::create_dir_all(&folder).doing(|| format!("cannot create {}", folder.display()));
+    let controllers = mount.join("cgroup.controllers");
+    if let Ok(available) = fs::read_to_string(&controllers) {
+        let wanted: String = available.split_whitespace().map(|controller| format!("+{controller} ")).collect();
+        for folder in [mount.to_owned(), mount.join(name)] {
+            create(folder.clone())?;
+            let control = folder.join("cgroup.subtree_control");
+            fs::write(&control, &wanted).doing(|| format!("cannot write {}", control.display()))?;
+        }
+        return Ok(());
+    }
+    let hierarchies = fs::read_dir(mount).doing(|| format!("cannot read {}", mount.display()))?;
+    for hierarchy in hierarchies.flatten().map(|entry| entry.path()) {
+        if hierarchy.join("cgroup.procs").exists() && !hierarchy.join("cgroup.controllers").exists() {
+            create(hierarchy.join(name))?;
+        }
+    }
+    // cpuset groups of v1 take no process before they are told which processors and memory they may use.
+    let cpuset = mount.join("cpuset");
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        if let Ok(value) = fs::read_to_string(cpuset.join(file)) {
+            let target = cpuset.join(name).join(file);
+            fs::write(&target, value).doing(|| format!("cannot write {}", target.display()))?;
+        }
+    }
+    Ok(())
+}

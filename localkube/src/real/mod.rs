@@ -1,0 +1,89 @@
+//! Real nodes: a kubelet and containerd each, in namespaces of their own.
+//!
+//! Each node is a process (`pause`) that holds a network, a mount and a pid namespace; the node's daemons and containers run inside. A further network namespace is the
+//! switch between them. None of these namespaces has a name in the file system: when their processes die, and they die with us, the kernel takes the mounts,
+//! interfaces, routes and firewall rules away. On the host there is one interface, the other end of a cable to the switch.
+//!
+//! ```text
+//!   host: API server, registry, DNS  10.N.255.1 ──┐
+//!                                                 ├─ switch ─┬─ real-1  10.N.255.11, pods 10.N.1.0/24
+//!                                                            └─ real-2  10.N.255.12, pods 10.N.2.0/24
+//! ```
+
+mod containerd;
+mod dns;
+mod kubelet;
+mod network;
+mod node;
+
+use std::time::Duration;
+
+pub(crate) use network::Network;
+pub use node::RealNode;
+
+use crate::cache::Cache;
+use crate::controlplane::{ControlPlane, within};
+use crate::doctor;
+use crate::error::{Error, Result};
+use crate::options::Options;
+use crate::process::Daemon;
+use crate::registry::Registry;
+use crate::rundir::RunDir;
+
+/// The most nodes one machine is asked to run.
+pub(crate) const MOST_NODES: u32 = 8;
+
+/// Says in one line why this machine cannot run real nodes.
+pub(crate) fn check(options: &Options) -> Result<()> {
+    if options.real_nodes > MOST_NODES {
+        return Err(Error::Invalid(format!("--real-nodes {} is too many: at most {MOST_NODES}", options.real_nodes)));
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Err(Error::NeedsRoot);
+    }
+    doctor::check_packages()
+}
+
+/// The running nodes of a cluster with what they share.
+#[derive(Debug)]
+pub(crate) struct RealNodes {
+    pub(crate) nodes: Vec<RealNode>,
+    pub(crate) daemons: Vec<Daemon>,
+    pub(crate) registry: Registry,
+}
+
+impl RealNodes {
+    pub(crate) async fn start(run: &RunDir, cache: &Cache, plane: &ControlPlane, network: &Network, options: &Options) -> Result<Self> {
+        let registry = Registry::create(run)?;
+        registry.fill()?;
+        let port = network.registry_port()?;
+        let daemons = vec![registry.serve(run, (network.host(), port).into())?, dns::start(run, cache, plane, network).await?];
+        let mut nodes = Vec::new();
+        for number in 1..=options.real_nodes {
+            nodes.push(RealNode::create(run, network, number)?);
+        }
+        network.connect_pods(&nodes)?;
+        let setup = node::Setup { run, cache, plane, network, registry_port: port };
+        for node in &mut nodes {
+            node.start_containerd(&setup)?;
+        }
+        for node in &mut nodes {
+            node.wait_containerd().await?;
+            node.start_kubelet(&setup)?;
+            node.start_proxy(&setup)?;
+        }
+        options.progress.say("real nodes started");
+        Ok(Self { nodes, daemons, registry })
+    }
+}
+
+/// Waits for a file that a daemon of a node makes when it is ready.
+async fn wait_for_file(path: &std::path::Path, what: &str, daemon: &Daemon) -> Result<()> {
+    let there = async {
+        while !path.exists() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    };
+    within(Duration::from_secs(60), what, [daemon], there).await
+}
