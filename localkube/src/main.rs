@@ -206,11 +206,13 @@ async fn up(options: &Options, copy: Option<&Path>) -> Result<ExitCode> {
     };
     let copied = copy.map(|file| Copied::create(cluster.kubeconfig(), file)).transpose()?;
     let kubeconfig = copied.as_ref().map_or(cluster.kubeconfig(), |copied| copied.0.as_path());
-    let mut out = std::io::stdout();
-    writeln!(out, "\nKubernetes is ready. In another terminal:\n")?;
-    writeln!(out, "  export KUBECONFIG={}", kubeconfig.display())?;
-    writeln!(out, "  export PATH={}:$PATH LOCALKUBE_DIR={}", cluster.programs().display(), cluster.folder().display())?;
-    writeln!(out, "  kubectl get nodes\n\nCtrl-C stops it and removes everything.")?;
+    let paste = format!(
+        "\nKubernetes is ready. In another terminal:\n\n  export KUBECONFIG={}\n  export PATH={}:$PATH LOCALKUBE_DIR={}\n  kubectl get nodes\n\nCtrl-C stops it and removes everything.\n",
+        kubeconfig.display(),
+        cluster.programs().display(),
+        cluster.folder().display()
+    );
+    std::io::stdout().write_all(paste.as_bytes())?;
     tokio::select! {
         _ = stop.asked() => Ok(ExitCode::SUCCESS),
         death = cluster.death() => Err(death.into()),

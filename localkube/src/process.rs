@@ -60,7 +60,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `command` (made by [`bound_command`]) with its output in `<run>/logs/<name>.log`.
+    /// Starts `command` (made by [`bound_command`]) with its output in `<run>/logs/<name>.log` and its pid in `<run>/<name>.pid`.
     pub(crate) fn start(name: &str, run: &Path, mut command: Command) -> Result<Self> {
         let log = run.join("logs").join(format!("{name}.log"));
         let out = File::create(&log).doing(|| format!("cannot create {}", log.display()))?;
@@ -69,6 +69,8 @@ impl Daemon {
         let mut child = spawn_on_lasting_thread(command).doing(|| format!("cannot start {name}"))?;
         let pid = child.id();
         let pidfd = open_pidfd(pid).doing(|| format!("cannot watch {name}"))?;
+        let pid_file = run.join(format!("{name}.pid"));
+        fs::write(&pid_file, pid.to_string()).doing(|| format!("cannot write {}", pid_file.display()))?;
         let (ended, status) = watch::channel(None);
         let waiter = std::thread::spawn(move || {
             let how = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());

@@ -1,0 +1,12 @@
+//! The harness of the end-to-end tests: shared clusters, a namespace per test, waiting on watches, and a folder with everything a person needs when a test fails.
+//!
+//! Clusters are started by the first test that needs them and stopped when all tests have ended. Tests of one cluster run side by side; a test that disturbs a whole
+//! cluster (a drained node, a cut cable) says so and has it for itself.
+
+mod scene;
+mod suite;
+mod wait;
+
+pub use scene::{Scene, run};
+pub use suite::{Place, Suite};
+pub use wait::{pod_is_ready, until, until_gone, until_pod_ready};

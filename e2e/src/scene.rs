@@ -1,0 +1,158 @@
+//! What one test works with: a cluster and a namespace of its own.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Client};
+use localkube::Cluster;
+use serde_json::{Value, json};
+
+use crate::suite::{Place, Suite};
+use crate::wait::until;
+
+/// The surroundings of one test.
+#[derive(Debug)]
+pub struct Scene {
+    suite: Arc<Suite>,
+    place: Place,
+    namespace: String,
+}
+
+impl Scene {
+    pub(crate) async fn open(suite: Arc<Suite>, place: Place, test: &str) -> Result<Self> {
+        let namespace: String = test.rsplit("::").next().unwrap_or(test).replace('_', "-").chars().take(50).collect();
+        let scene = Self { suite, place, namespace: namespace.trim_end_matches('-').to_owned() };
+        scene.suite.cluster(place).await?;
+        let namespaces: Api<Namespace> = Api::all(scene.client());
+        let object = serde_json::from_value(json!({ "metadata": { "name": scene.namespace } }))?;
+        namespaces.create(&PostParams::default(), &object).await.context("cannot create the test's namespace")?;
+        let accounts: Api<ServiceAccount> = scene.api();
+        until(&accounts, "default", "ServiceAccount", |account| account.is_some()).await?;
+        Ok(scene)
+    }
+
+    pub(crate) async fn close(&self) -> Result<()> {
+        let namespaces: Api<Namespace> = Api::all(self.client());
+        namespaces.delete(&self.namespace, &DeleteParams::background()).await?;
+        Ok(())
+    }
+
+    /// The cluster.
+    ///
+    /// # Panics
+    /// Never: a scene exists only after its cluster was started.
+    #[must_use]
+    #[allow(clippy::expect_used)]
+    pub fn cluster(&self) -> &Cluster {
+        self.suite.started(self.place).expect("a scene has a cluster")
+    }
+
+    /// The test's own namespace.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// A client with all rights.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.cluster().client()
+    }
+
+    /// Objects of one kind in the test's namespace.
+    #[must_use]
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client(), &self.namespace)
+    }
+
+    /// Pods of the test.
+    #[must_use]
+    pub fn pods(&self) -> Api<Pod> {
+        self.api()
+    }
+
+    /// `kubectl` in the test's namespace; its output, or an error with what it said.
+    pub fn kubectl(&self, words: &[&str]) -> Result<String> {
+        run(self.kubectl_command().args(words), "")
+    }
+
+    /// `kubectl` in the test's namespace, to be run by the caller.
+    #[must_use]
+    pub fn kubectl_command(&self) -> Command {
+        let mut command = self.cluster().kubectl();
+        command.args(["--namespace", &self.namespace]);
+        command
+    }
+
+    /// Applies an object as a person would.
+    pub fn apply(&self, object: &Value) -> Result<()> {
+        run(self.kubectl_command().args(["apply", "-f", "-"]), &object.to_string()).map(drop)
+    }
+
+    /// A pod with one container `game` on the given image, changed by `with` (a merge patch).
+    pub fn pod(&self, name: &str, image: &str, with: &Value) -> Result<()> {
+        let mut pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": { "name": name, "labels": { "app": name } },
+            "spec": { "terminationGracePeriodSeconds": 5, "containers": [{ "name": "game", "image": image }] },
+        });
+        merge(&mut pod, with);
+        self.apply(&pod)
+    }
+
+    /// Writes what a person needs to understand a failure into `folder`.
+    pub(crate) fn describe(&self, folder: &Path) -> Result<()> {
+        std::fs::create_dir_all(folder)?;
+        let dump = |name: &str, words: &[&str]| {
+            let text = self.kubectl(words).unwrap_or_else(|error| format!("{error:#}"));
+            std::fs::write(folder.join(name), text)
+        };
+        dump("objects.yaml", &["get", "all,pvc,events", "-o", "yaml"])?;
+        dump("events.txt", &["get", "events", "--sort-by=.lastTimestamp"])?;
+        dump("pods.txt", &["get", "pods", "-o", "wide"])?;
+        dump("describe.txt", &["describe", "pods"])?;
+        dump("nodes.txt", &["describe", "nodes"])?;
+        let logs = self.cluster().folder().join("logs");
+        let target = folder.join("logs");
+        std::fs::create_dir_all(&target)?;
+        for log in std::fs::read_dir(logs)?.flatten().filter(|log| log.path().is_file()) {
+            std::fs::copy(log.path(), target.join(log.file_name()))?;
+        }
+        Ok(())
+    }
+}
+
+/// JSON merge patch (RFC 7386).
+fn merge(target: &mut Value, patch: &Value) {
+    match (target, patch) {
+        (Value::Object(target), Value::Object(patch)) => {
+            for (key, value) in patch {
+                merge(target.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (target, patch) => *target = patch.clone(),
+    }
+}
+
+/// Runs a command with `input`; its output, or an error with what it said.
+pub fn run(command: &mut Command, input: &str) -> Result<String> {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input.as_bytes())?;
+    }
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        bail!("{command:?} failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,190 @@
+//! All tests, and the clusters they share.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use libtest_mimic::{Arguments, Failed, Trial};
+use localkube::{Cluster, KubeVersion, Options, Progress};
+use tokio::runtime::Runtime;
+use tokio::sync::{OnceCell, RwLock};
+
+use crate::scene::Scene;
+
+/// The shared clusters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Fake nodes.
+    Fake,
+    /// Two real nodes. Root only.
+    Real,
+}
+
+#[derive(Debug, Default)]
+struct Site {
+    cluster: OnceCell<Cluster>,
+    /// Held for reading by a test that shares the cluster, for writing by one that disturbs it.
+    peace: RwLock<()>,
+}
+
+/// Everything that outlives a single test.
+#[derive(Debug)]
+pub struct Suite {
+    runtime: Runtime,
+    kube: KubeVersion,
+    fake: Site,
+    real: Site,
+    failures: PathBuf,
+    trials: std::sync::Mutex<Vec<Trial>>,
+    skipped: std::sync::Mutex<Vec<String>>,
+}
+
+/// How long a node may be silent in these tests before it is Unknown.
+const NODE_GRACE: Duration = Duration::from_secs(20);
+
+impl Suite {
+    /// A suite whose failed tests leave a folder each in `failures`. KUBE chooses the Kubernetes version.
+    pub fn new(failures: PathBuf) -> Result<Arc<Self>> {
+        let kube = std::env::var("KUBE").ok().filter(|version| !version.is_empty());
+        Ok(Arc::new(Self {
+            runtime: Runtime::new()?,
+            kube: kube.map(|version| version.parse()).transpose()?.unwrap_or_default(),
+            fake: Site::default(),
+            real: Site::default(),
+            failures,
+            trials: std::sync::Mutex::default(),
+            skipped: std::sync::Mutex::default(),
+        }))
+    }
+
+    /// The Kubernetes version under test.
+    #[must_use]
+    pub fn kube(&self) -> KubeVersion {
+        self.kube
+    }
+
+    fn site(&self, place: Place) -> &Site {
+        match place {
+            Place::Fake => &self.fake,
+            Place::Real => &self.real,
+        }
+    }
+
+    pub(crate) async fn cluster(&self, place: Place) -> Result<&Cluster> {
+        let options = Options {
+            fake_nodes: if place == Place::Fake { 5 } else { 0 },
+            real_nodes: if place == Place::Real { 2 } else { 0 },
+            kube: self.kube,
+            audit: true,
+            node_grace: Some(NODE_GRACE),
+            progress: Progress::to_stderr(),
+            ..Options::default()
+        };
+        let cluster = self.site(place).cluster.get_or_try_init(|| Cluster::start(&options)).await;
+        cluster.with_context(|| format!("cannot start the {place:?} cluster"))
+    }
+
+    pub(crate) fn started(&self, place: Place) -> Option<&Cluster> {
+        self.site(place).cluster.get()
+    }
+
+    /// A test that needs no shared cluster.
+    pub fn alone<F, Fut>(self: &Arc<Self>, name: &str, test: F)
+    where
+        F: FnOnce(Arc<Suite>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<()>>,
+    {
+        let suite = Arc::clone(self);
+        self.add(Trial::test(name, move || suite.runtime.block_on(test(Arc::clone(&suite))).map_err(failed)));
+    }
+
+    /// A test on a shared cluster, side by side with others.
+    pub fn sharing<F, Fut>(self: &Arc<Self>, place: Place, name: &str, test: F)
+    where
+        F: FnOnce(Arc<Scene>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<()>>,
+    {
+        self.on_cluster(place, name, false, test);
+    }
+
+    /// A test that has a shared cluster for itself while it runs.
+    pub fn disturbing<F, Fut>(self: &Arc<Self>, place: Place, name: &str, test: F)
+    where
+        F: FnOnce(Arc<Scene>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<()>>,
+    {
+        self.on_cluster(place, name, true, test);
+    }
+
+    fn on_cluster<F, Fut>(self: &Arc<Self>, place: Place, name: &str, alone: bool, test: F)
+    where
+        F: FnOnce(Arc<Scene>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<()>>,
+    {
+        if place == Place::Real && !is_root() {
+            self.skip(name);
+            return;
+        }
+        let suite = Arc::clone(self);
+        let title = name.to_owned();
+        self.add(Trial::test(name, move || {
+            let run = async {
+                let peace = &suite.site(place).peace;
+                let (_shared, _exclusive) = if alone { (None, Some(peace.write().await)) } else { (Some(peace.read().await), None) };
+                let scene = Arc::new(Scene::open(Arc::clone(&suite), place, &title).await?);
+                let result = test(Arc::clone(&scene)).await;
+                match &result {
+                    Ok(()) => scene.close().await?,
+                    Err(_) => suite.keep_evidence(&scene, &title),
+                }
+                result
+            };
+            suite.runtime.block_on(run).map_err(failed)
+        }));
+    }
+
+    /// Names a test that cannot run on this machine.
+    pub fn skip(&self, name: &str) {
+        self.add(Trial::test(name, || Ok(())).with_ignored_flag(true));
+        self.skipped.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(name.to_owned());
+    }
+
+    fn keep_evidence(&self, scene: &Scene, title: &str) {
+        let folder = self.failures.join(title.replace("::", "-"));
+        match scene.describe(&folder) {
+            Ok(()) => eprintln!("{title} failed; objects, events and logs are in {}", folder.display()),
+            Err(error) => eprintln!("{title} failed; its evidence could not be kept: {error:#}"),
+        }
+    }
+
+    fn add(&self, trial: Trial) {
+        self.trials.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(trial);
+    }
+
+    /// Runs every test that was added, stops the clusters and says what could not run here.
+    #[must_use]
+    pub fn run(self: Arc<Self>) -> ExitCode {
+        let mut arguments = Arguments::from_args();
+        // Tests wait most of the time; more threads than processors pay.
+        arguments.test_threads.get_or_insert(8);
+        let trials = std::mem::take(&mut *self.trials.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let conclusion = libtest_mimic::run(&arguments, trials);
+        let skipped = std::mem::take(&mut *self.skipped.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        if !skipped.is_empty() && !arguments.list {
+            eprintln!("NOT RUN, because real nodes need root: {}", skipped.join(", "));
+        }
+        drop(self);
+        conclusion.exit_code()
+    }
+}
+
+/// Whether this machine lets us run real nodes.
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0)
+}
+
+fn failed(error: anyhow::Error) -> Failed {
+    format!("{error:#}").into()
+}

@@ -1,0 +1,63 @@
+//! Waiting for something to become true, on a watch.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher::watch_object;
+use kube::{Api, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Far above what a slow machine needs: only a broken run waits this long.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Waits until `holds` is true of the object (or of its absence) and returns it. On failure the error carries what was seen last.
+pub async fn until<K>(api: &Api<K>, name: &str, what: &str, mut holds: impl FnMut(Option<&K>) -> bool) -> Result<Option<K>>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Serialize + Send + 'static,
+{
+    let mut last: Option<K> = None;
+    let watching = async {
+        let mut changes = std::pin::pin!(watch_object(api.clone(), name));
+        while let Some(change) = changes.next().await {
+            // An error here is a broken watch; the stream opens a new one.
+            let Ok(seen) = change else {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                continue;
+            };
+            last = seen;
+            if holds(last.as_ref()) {
+                return;
+            }
+        }
+    };
+    if tokio::time::timeout(LIMIT, watching).await.is_err() {
+        let seen = serde_json::to_string(&last)?;
+        bail!("{name}: not seen within {} s: {what}. Last seen: {seen}", LIMIT.as_secs());
+    }
+    Ok(last)
+}
+
+/// Waits until the object does not exist.
+pub async fn until_gone<K>(api: &Api<K>, name: &str) -> Result<()>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Serialize + Send + 'static,
+{
+    until(api, name, "gone", |object| object.is_none()).await.map(drop)
+}
+
+/// Waits until a pod is Ready and returns it.
+pub async fn until_pod_ready(pods: &Api<Pod>, name: &str) -> Result<Pod> {
+    let pod = until(pods, name, "Ready", |pod| pod.is_some_and(pod_is_ready)).await?;
+    pod.ok_or_else(|| anyhow::anyhow!("{name} vanished"))
+}
+
+/// Whether the pod's Ready condition is True and it is not being deleted.
+#[must_use]
+pub fn pod_is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let ready = conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"));
+    ready && pod.metadata.deletion_timestamp.is_none()
+}

@@ -1,0 +1,107 @@
+//! Whatever ends localkube, nothing is left: no process, mount, interface, firewall rule, port, cgroup or folder.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use e2e::Suite;
+use rustix::process::Signal;
+
+use crate::cli::{finish, localkube, processes_of, signal, wait_for_line};
+
+pub(crate) fn add(suite: &Arc<Suite>) {
+    suite.alone("cleanup::kill_9_with_fake_nodes_leaves_nothing", |suite| killed(suite, "--fake-nodes"));
+    if rustix::process::geteuid().is_root() {
+        suite.alone("cleanup::kill_9_with_real_nodes_leaves_nothing", |suite| killed(suite, "--real-nodes"));
+    } else {
+        suite.skip("cleanup::kill_9_with_real_nodes_leaves_nothing");
+    }
+}
+
+/// What a cluster makes outside of its processes.
+#[derive(Debug, PartialEq, Eq)]
+struct Traces {
+    mounts: BTreeSet<String>,
+    interfaces: BTreeSet<String>,
+    rules: String,
+    namespaces: BTreeSet<String>,
+}
+
+fn output(program: &str, words: &[&str]) -> String {
+    // A program that is not installed has left nothing.
+    Command::new(program).args(words).output().map_or_else(|_| String::new(), |out| String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+fn traces(folder: &str, interface: &str) -> Result<Traces> {
+    let of_run = |text: &str| text.lines().filter(|line| line.contains(folder)).map(str::to_owned).collect();
+    let named = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    Ok(Traces {
+        mounts: of_run(&std::fs::read_to_string("/proc/mounts")?),
+        interfaces: output("ip", &["-brief", "link"]).lines().filter(|line| line.contains(interface)).map(str::to_owned).collect(),
+        rules: output("nft", &["list", "tables"]),
+        namespaces: named.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect(),
+    })
+}
+
+fn cgroups(mark: &str) -> Vec<PathBuf> {
+    let hierarchies = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
+    let groups = hierarchies.filter_map(|hierarchy| std::fs::read_dir(hierarchy).ok()).flatten().flatten().map(|entry| entry.path());
+    groups.filter(|path| path.to_string_lossy().contains(mark)).collect()
+}
+
+/// Nothing tells when the kernel has finished with the dead, so this looks until it has.
+async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        ensure!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+async fn killed(suite: Arc<Suite>, nodes: &str) -> Result<()> {
+    // Runs of its own: another test's start must not reclaim what this one looks at.
+    let runs = tempfile::tempdir()?;
+    let mut command = localkube(&suite)?;
+    let script = "kubectl create deployment game --image=main:v1 --replicas=2 >&2 \
+        && kubectl rollout status deployment/game --timeout=120s >&2 \
+        && echo ready $LOCALKUBE_DIR $(kubectl config view -o jsonpath={.clusters[0].cluster.server}) && exec sleep 600";
+    command.env("LOCALKUBE_RUNS", runs.path()).args(["run", nodes, "1", "--", "sh", "-c", script]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let line = wait_for_line(&mut child, "ready ").await?;
+    let words: Vec<&str> = line.split(' ').collect();
+    let [_, folder, server] = words.as_slice() else { anyhow::bail!("unexpected {line:?}") };
+    let address = server.trim_start_matches("https://").to_owned();
+    let subnet = address.split('.').nth(1).unwrap_or_default();
+    let interface = if nodes == "--real-nodes" { format!("localkube{subnet}") } else { "no-interface".to_owned() };
+    ensure!(processes_of(folder).len() >= 6, "no daemons were found: the check below would prove nothing");
+    ensure!(traces(folder, &interface)?.interfaces.is_empty() == (nodes == "--fake-nodes"), "the cable was not found");
+    signal(&child, Signal::KILL)?;
+    tokio::task::spawn_blocking(move || child.wait()).await??;
+    eventually("processes are left", || processes_of(folder).is_empty()).await?;
+    eventually("mounts or interfaces are left", || {
+        traces(folder, &interface).is_ok_and(|left| left.mounts.is_empty() && left.interfaces.is_empty() && left.namespaces.is_empty())
+    })
+    .await?;
+    let left = traces(folder, &interface)?;
+    ensure!(!left.rules.contains("kube-proxy"), "rules are left: {}", left.rules);
+    let socket: std::net::SocketAddr = address.parse()?;
+    eventually("the port is still taken", || std::net::TcpStream::connect_timeout(&socket, Duration::from_millis(200)).is_err()).await?;
+    reclaimed_by_next_start(&suite, runs.path(), folder).await
+}
+
+/// What the kernel does not take away, files and cgroups, the next start does.
+async fn reclaimed_by_next_start(suite: &Suite, runs: &Path, folder: &str) -> Result<()> {
+    ensure!(Path::new(folder).exists(), "the dead run's folder was expected to wait for the next start");
+    let mark = format!("localkube-{}-", Path::new(folder).file_name().context("no name")?.to_string_lossy());
+    let mut command = localkube(suite)?;
+    command.env("LOCALKUBE_RUNS", runs).args(["run", "--fake-nodes", "0", "--", "true"]);
+    let ended = finish(command).await?;
+    ensure!(ended.code == Some(0), "{}", ended.stderr);
+    ensure!(!Path::new(folder).exists(), "{folder} is still there");
+    ensure!(cgroups(&mark).is_empty(), "cgroups are left: {:?}", cgroups(&mark));
+    Ok(())
+}

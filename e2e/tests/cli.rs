@@ -1,0 +1,168 @@
+//! The `localkube` command as people use it.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use e2e::Suite;
+use rustix::process::{Pid, Signal, kill_process};
+
+pub(crate) fn add(suite: &Arc<Suite>) {
+    suite.alone("cli::run_passes_the_exit_code_on_and_leaves_nothing", run_passes_the_exit_code_on_and_leaves_nothing);
+    suite.alone("cli::up_prints_what_to_paste_and_ends_with_ctrl_c", up_prints_what_to_paste_and_ends_with_ctrl_c);
+    suite.alone("cli::two_clusters_run_side_by_side", two_clusters_run_side_by_side);
+    suite.alone("cli::a_kubeconfig_for_a_service_account_is_printed", a_kubeconfig_for_a_service_account_is_printed);
+    suite.alone("cli::help_tells_every_flag", help_tells_every_flag);
+}
+
+/// The built program, beside this test's folder.
+pub(crate) fn program() -> Result<PathBuf> {
+    let here = std::env::current_exe()?;
+    let found = here.ancestors().skip(1).map(|folder| folder.join("localkube")).find(|file| file.is_file());
+    found.context("localkube is not built in this profile: use `make test`, or build it with the same flags first")
+}
+
+/// `localkube` with the version under test.
+pub(crate) fn localkube(suite: &Suite) -> Result<Command> {
+    let mut command = Command::new(program()?);
+    command.env("KUBE", suite.kube().minor()).env_remove("LOCALKUBE_DIR").env_remove("KUBECONFIG").stdin(Stdio::null());
+    Ok(command)
+}
+
+/// A finished command.
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    }
+}
+
+impl Ended {
+    /// What localkube says about itself, without progress.
+    pub(crate) fn complaint(&self) -> Vec<&str> {
+        self.stderr.lines().filter(|line| line.starts_with("localkube: ")).collect()
+    }
+
+    pub(crate) fn check(&self, code: i32, words: &str) -> Result<()> {
+        ensure!(self.code == Some(code), "exit code {:?} instead of {code}: {}", self.code, self.stderr);
+        let complaint = self.complaint();
+        ensure!(complaint.len() == 1, "one line was wanted: {}", self.stderr);
+        ensure!(complaint.iter().any(|line| line.contains(words)), "{words:?} is not in {complaint:?}");
+        Ok(())
+    }
+}
+
+/// Runs a command to its end without blocking the other tests.
+pub(crate) async fn finish(mut command: Command) -> Result<Ended> {
+    Ok(tokio::task::spawn_blocking(move || command.output()).await??.into())
+}
+
+pub(crate) fn signal(child: &Child, signal: Signal) -> Result<()> {
+    let pid = Pid::from_raw(i32::try_from(child.id())?).context("no pid")?;
+    Ok(kill_process(pid, signal)?)
+}
+
+/// The first line of a running command's output that contains `words`.
+pub(crate) async fn wait_for_line(child: &mut Child, words: &'static str) -> Result<String> {
+    let output = child.stdout.take().context("no output")?;
+    tokio::task::spawn_blocking(move || {
+        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+        lines.find(|line| line.contains(words)).with_context(|| format!("it ended without saying {words:?}"))
+    })
+    .await?
+}
+
+/// Processes that belong to the run in `folder`, whatever their name.
+pub(crate) fn processes_of(folder: &str) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        String::from_utf8_lossy(&environment).contains(folder)
+    })
+    .collect()
+}
+
+async fn run_passes_the_exit_code_on_and_leaves_nothing(suite: Arc<Suite>) -> Result<()> {
+    let mut command = localkube(&suite)?;
+    let script = "kubectl get nodes -o name && echo dir=$LOCALKUBE_DIR && ls $LOCALKUBE_DIR/logs && exit 7";
+    command.args(["run", "--fake-nodes", "2", "--", "sh", "-c", script]);
+    let ended = finish(command).await?;
+    ensure!(ended.code == Some(7), "exit code {:?}: {}", ended.code, ended.stderr);
+    ensure!(ended.stdout.contains("node/fake-2") && ended.stdout.contains("kube-apiserver.log"), "{}", ended.stdout);
+    let folder = ended.stdout.lines().find_map(|line| line.strip_prefix("dir=")).context("no folder")?;
+    ensure!(!PathBuf::from(folder).exists(), "{folder} is still there");
+    let left = processes_of(folder);
+    ensure!(left.is_empty(), "processes {left:?} are left");
+    Ok(())
+}
+
+async fn up_prints_what_to_paste_and_ends_with_ctrl_c(suite: Arc<Suite>) -> Result<()> {
+    let scratch = tempfile::tempdir()?;
+    let kubeconfig = scratch.path().join("config");
+    let mut command = localkube(&suite)?;
+    command.args(["up", "--fake-nodes", "1", "--kubeconfig"]).arg(&kubeconfig).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    let pasted = wait_for_line(&mut child, "export PATH=").await?;
+    let folder = pasted.rsplit("LOCALKUBE_DIR=").next().context("no folder")?.to_owned();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("export KUBECONFIG={}; {pasted}; kubectl get nodes -o name", kubeconfig.display())]);
+    let nodes = finish(shell).await?;
+    ensure!(nodes.stdout.contains("node/fake-1"), "{}{}", nodes.stdout, nodes.stderr);
+    signal(&child, Signal::INT)?;
+    let status = tokio::task::spawn_blocking(move || child.wait()).await??;
+    ensure!(status.success(), "it ended with {status}");
+    ensure!(!kubeconfig.exists() && !PathBuf::from(&folder).exists(), "files are left");
+    ensure!(processes_of(&folder).is_empty(), "processes are left");
+    Ok(())
+}
+
+async fn two_clusters_run_side_by_side(suite: Arc<Suite>) -> Result<()> {
+    let start = |name: &'static str| {
+        let suite = Arc::clone(&suite);
+        async move {
+            let mut command = localkube(&suite)?;
+            let script = format!("kubectl create namespace {name} && kubectl get namespaces -o name");
+            command.args(["run", "--fake-nodes", "1", "--", "sh", "-c", &script]);
+            finish(command).await
+        }
+    };
+    let (one, two) = tokio::try_join!(start("only-in-one"), start("only-in-two"))?;
+    for (ended, own, other) in [(&one, "only-in-one", "only-in-two"), (&two, "only-in-two", "only-in-one")] {
+        ensure!(ended.code == Some(0), "{}", ended.stderr);
+        ensure!(ended.stdout.contains(&format!("namespace/{own}")) && !ended.stdout.contains(other), "{}", ended.stdout);
+    }
+    Ok(())
+}
+
+async fn a_kubeconfig_for_a_service_account_is_printed(suite: Arc<Suite>) -> Result<()> {
+    let mut command = localkube(&suite)?;
+    let script = format!(
+        "{program} kubeconfig default/default > $LOCALKUBE_DIR/account && KUBECONFIG=$LOCALKUBE_DIR/account kubectl auth whoami; \
+         {program} kubeconfig default/nobody",
+        program = program()?.display()
+    );
+    command.args(["run", "--fake-nodes", "0", "--", "sh", "-c", &script]);
+    let ended = finish(command).await?;
+    ensure!(ended.stdout.contains("system:serviceaccount:default:default"), "{}{}", ended.stdout, ended.stderr);
+    ended.check(1, "ServiceAccount default/nobody")
+}
+
+async fn help_tells_every_flag(suite: Arc<Suite>) -> Result<()> {
+    let mut command = localkube(&suite)?;
+    command.args(["run", "--help"]);
+    let help = finish(command).await?;
+    ensure!(help.code == Some(0), "{}", help.stderr);
+    for flag in ["--fake-nodes", "--real-nodes", "--kube", "--port", "--audit", "--node-grace", "125"] {
+        ensure!(help.stdout.contains(flag), "{flag} is not in {}", help.stdout);
+    }
+    Ok(())
+}

@@ -1,0 +1,213 @@
+//! Bad input and a bad machine: one clear line, the right exit code, nothing left behind.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use e2e::Suite;
+
+use crate::cli::{finish, localkube, processes_of, program};
+
+pub(crate) fn add(suite: &Arc<Suite>) {
+    suite.alone("input::an_unknown_flag_is_refused", an_unknown_flag_is_refused);
+    suite.alone("input::an_unknown_version_is_refused", an_unknown_version_is_refused);
+    suite.alone("input::a_missing_command_is_told_before_a_cluster_starts", a_missing_command_is_told_before_a_cluster_starts);
+    suite.alone("input::a_taken_port_is_named", a_taken_port_is_named);
+    suite.alone("input::an_existing_kubeconfig_is_not_overwritten", an_existing_kubeconfig_is_not_overwritten);
+    suite.alone("input::no_go_is_told", no_go_is_told);
+    suite.alone("input::an_old_go_is_told", an_old_go_is_told);
+    suite.alone("input::a_damaged_or_half_built_binary_is_built_again", a_damaged_or_half_built_binary_is_built_again);
+    suite.alone("input::two_builders_wait_for_each_other", two_builders_wait_for_each_other);
+    suite.alone("input::a_dead_part_ends_the_run_and_is_named", a_dead_part_ends_the_run_and_is_named);
+    suite.alone("input::images_without_real_nodes_are_refused", images_without_real_nodes_are_refused);
+    if rustix::process::geteuid().is_root() {
+        suite.alone("input::real_nodes_without_root_are_refused", real_nodes_without_root_are_refused);
+        suite.alone("input::a_missing_package_is_named_with_its_apt_line", a_missing_package_is_named_with_its_apt_line);
+        suite.alone("input::a_full_disk_is_named", a_full_disk_is_named);
+    } else {
+        suite.skip("input::a_missing_package_is_named_with_its_apt_line");
+        suite.skip("input::a_full_disk_is_named");
+        suite.alone("input::real_nodes_without_root_are_refused", real_nodes_without_root_are_refused);
+    }
+}
+
+async fn an_unknown_flag_is_refused(suite: Arc<Suite>) -> Result<()> {
+    let mut command = localkube(&suite)?;
+    command.args(["up", "--fake-node", "3"]);
+    let ended = finish(command).await?;
+    ensure!(ended.code == Some(2), "exit code {:?}", ended.code);
+    ensure!(ended.stderr.contains("unexpected argument '--fake-node'") && ended.stderr.contains("--fake-nodes"), "{}", ended.stderr);
+    Ok(())
+}
+
+async fn an_unknown_version_is_refused(suite: Arc<Suite>) -> Result<()> {
+    let mut command = localkube(&suite)?;
+    command.args(["up", "--kube", "1.12"]);
+    let ended = finish(command).await?;
+    ensure!(ended.code == Some(2) && ended.stderr.contains("1.33, 1.35"), "{:?} {}", ended.code, ended.stderr);
+    Ok(())
+}
+
+async fn a_missing_command_is_told_before_a_cluster_starts(suite: Arc<Suite>) -> Result<()> {
+    let mut command = localkube(&suite)?;
+    command.args(["run", "--", "no-such-command-anywhere"]);
+    let ended = finish(command).await?;
+    ended.check(127, "no-such-command-anywhere: command not found")?;
+    let scratch = tempfile::tempdir()?;
+    let file = scratch.path().join("not-a-program");
+    fs::write(&file, "text")?;
+    let mut command = localkube(&suite)?;
+    command.args(["run", "--"]).arg(&file);
+    let ended = finish(command).await?;
+    ended.check(126, "cannot be executed")?;
+    ensure!(!ended.stderr.contains("ready"), "a cluster was started: {}", ended.stderr);
+    Ok(())
+}
+
+async fn a_taken_port_is_named(suite: Arc<Suite>) -> Result<()> {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let port = taken.local_addr()?.port().to_string();
+    let mut command = localkube(&suite)?;
+    command.args(["run", "--port", &port, "--", "true"]);
+    finish(command).await?.check(125, &format!("port {port} on 127.0.0.1 is taken"))
+}
+
+async fn an_existing_kubeconfig_is_not_overwritten(suite: Arc<Suite>) -> Result<()> {
+    let scratch = tempfile::tempdir()?;
+    let file = scratch.path().join("config");
+    fs::write(&file, "precious")?;
+    let mut command = localkube(&suite)?;
+    command.args(["up", "--kubeconfig"]).arg(&file);
+    finish(command).await?.check(1, "exists and is not overwritten")?;
+    ensure!(fs::read_to_string(&file)? == "precious", "overwritten");
+    Ok(())
+}
+
+/// A PATH with only the given programs of this machine and `extra`.
+fn narrow_path(folder: &Path, programs: &[&str]) -> Result<String> {
+    for name in programs {
+        let from = ["/usr/bin", "/bin"].iter().map(|place| Path::new(place).join(name)).find(|file| file.exists());
+        std::os::unix::fs::symlink(from.with_context(|| format!("no {name}"))?, folder.join(name))?;
+    }
+    Ok(folder.display().to_string())
+}
+
+async fn no_go_is_told(suite: Arc<Suite>) -> Result<()> {
+    let scratch = tempfile::tempdir()?;
+    let mut command = localkube(&suite)?;
+    command.args(["run", "--", "true"]).env("PATH", narrow_path(scratch.path(), &["true", "setpriv"])?);
+    finish(command).await?.check(125, "Go is missing: install Go")
+}
+
+async fn an_old_go_is_told(suite: Arc<Suite>) -> Result<()> {
+    let scratch = tempfile::tempdir()?;
+    let path = narrow_path(scratch.path(), &["true", "setpriv", "sh"])?;
+    let go = scratch.path().join("go");
+    fs::write(&go, "#!/bin/sh\necho go1.19.8\n")?;
+    fs::set_permissions(&go, fs::Permissions::from_mode(0o755))?;
+    let mut command = localkube(&suite)?;
+    command.args(["build", "etcd"]).env("PATH", path);
+    finish(command).await?.check(1, "Go is too old: found 1.19.8, need 1.26")
+}
+
+async fn build_etcd(suite: &Suite, cache: &Path) -> Result<(String, String)> {
+    let mut command = localkube(suite)?;
+    command.args(["build", "etcd"]).env("LOCALKUBE_CACHE", cache);
+    let ended = finish(command).await?;
+    ensure!(ended.code == Some(0), "{}", ended.stderr);
+    Ok((ended.stdout.trim().to_owned(), ended.stderr))
+}
+
+async fn a_damaged_or_half_built_binary_is_built_again(suite: Arc<Suite>) -> Result<()> {
+    let cache = tempfile::tempdir()?;
+    let (binary, _) = build_etcd(&suite, cache.path()).await?;
+    let (same, said) = build_etcd(&suite, cache.path()).await?;
+    ensure!(same == binary && !said.contains("building"), "built twice: {said}");
+    let whole = fs::read(&binary)?;
+    fs::write(&binary, whole.get(..1000).context("too short")?)?;
+    let (_, said) = build_etcd(&suite, cache.path()).await?;
+    ensure!(said.contains("is damaged") && fs::read(&binary)?.len() == whole.len(), "not mended: {said}");
+    // A builder that was killed leaves an unfinished file and no binary.
+    fs::rename(&binary, Path::new(&binary).with_file_name(".etcd.unfinished"))?;
+    let (_, said) = build_etcd(&suite, cache.path()).await?;
+    ensure!(said.contains("built etcd") && fs::read(&binary)?.len() == whole.len(), "not mended: {said}");
+    // Same size, other content: the doctor finds it.
+    let mut wrong = whole;
+    if let Some(byte) = wrong.get_mut(5000) {
+        *byte ^= 1;
+    }
+    fs::write(&binary, wrong)?;
+    let mut command = localkube(&suite)?;
+    command.args(["doctor"]).env("LOCALKUBE_CACHE", cache.path());
+    let ended = finish(command).await?;
+    ensure!(ended.code == Some(1) && ended.stdout.contains("damaged: run `localkube build --again etcd`"), "{}", ended.stdout);
+    Ok(())
+}
+
+async fn two_builders_wait_for_each_other(suite: Arc<Suite>) -> Result<()> {
+    let cache = tempfile::tempdir()?;
+    let (one, two) = tokio::try_join!(build_etcd(&suite, cache.path()), build_etcd(&suite, cache.path()))?;
+    ensure!(one.0 == two.0, "two places: {} {}", one.0, two.0);
+    let builds = [&one.1, &two.1].iter().filter(|said| said.contains("built etcd")).count();
+    ensure!(builds == 1, "built {builds} times: {} {}", one.1, two.1);
+    Ok(())
+}
+
+async fn a_dead_part_ends_the_run_and_is_named(suite: Arc<Suite>) -> Result<()> {
+    let mut command = localkube(&suite)?;
+    let script = "echo dir=$LOCALKUBE_DIR; kill -9 $(cat $LOCALKUBE_DIR/kube-apiserver.pid); exec sleep 600";
+    command.args(["run", "--fake-nodes", "0", "--", "sh", "-c", script]);
+    let ended = finish(command).await?;
+    ended.check(125, "kube-apiserver stopped (signal: 9")?;
+    let folder = ended.stdout.lines().find_map(|line| line.strip_prefix("dir=")).context("no folder")?;
+    ensure!(processes_of(folder).is_empty() && !Path::new(folder).exists(), "something is left of {folder}");
+    Ok(())
+}
+
+async fn images_without_real_nodes_are_refused(suite: Arc<Suite>) -> Result<()> {
+    let mut command = localkube(&suite)?;
+    command.args(["run", "--fake-nodes", "0", "--"]).arg(program()?).args(["images", "push", "game:v9"]);
+    finish(command).await?.check(1, "images are for clusters with real nodes")
+}
+
+async fn real_nodes_without_root_are_refused(suite: Arc<Suite>) -> Result<()> {
+    let runs = tempfile::tempdir()?;
+    fs::set_permissions(runs.path(), fs::Permissions::from_mode(0o777))?;
+    // Someone else may not enter the folder the program is in: hand it over.
+    let copy = runs.path().join("localkube");
+    fs::copy(program()?, &copy)?;
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+    let mut command = Command::new("setpriv");
+    if rustix::process::geteuid().is_root() {
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+    }
+    command.arg("--").arg(&copy).args(["run", "--real-nodes", "1", "--", "true"]);
+    command.env("LOCALKUBE_RUNS", runs.path()).current_dir("/").env("KUBE", suite.kube().minor());
+    finish(command).await?.check(125, "real nodes need root")
+}
+
+/// Runs localkube where the mounts of `script` hold.
+fn in_own_mounts(script: &str, words: &str) -> Result<Command> {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--", "sh", "-ec", &format!("{script}; exec {} {words}", program()?.display())]);
+    Ok(command)
+}
+
+async fn a_missing_package_is_named_with_its_apt_line(_suite: Arc<Suite>) -> Result<()> {
+    let command = in_own_mounts("mount --bind /dev/null $(command -v docker-registry)", "run --real-nodes 1 -- true")?;
+    finish(command).await?.check(125, "apt-get install --no-install-recommends docker-registry")
+}
+
+async fn a_full_disk_is_named(_suite: Arc<Suite>) -> Result<()> {
+    let scratch = tempfile::tempdir()?;
+    let small = format!("mount -t tmpfs -o size=8m tmpfs {}", scratch.path().display());
+    let mut command = in_own_mounts(&small, "run -- true")?;
+    command.env("LOCALKUBE_RUNS", scratch.path());
+    finish(command).await?.check(125, "300 MiB are needed")?;
+    let mut command = in_own_mounts(&small, "build etcd")?;
+    command.env("LOCALKUBE_CACHE", scratch.path());
+    finish(command).await?.check(1, "set LOCALKUBE_CACHE to a folder on another disk")
+}

@@ -1,0 +1,28 @@
+//! All end-to-end tests. `cargo test -p e2e -- NAME` runs those whose name contains NAME and starts only the clusters they need.
+
+mod cleanup;
+mod cli;
+mod fake;
+mod input;
+mod real;
+mod real_disturbed;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let suite = match e2e::Suite::new(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("failures")) {
+        Ok(suite) => suite,
+        Err(error) => {
+            eprintln!("{error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    fake::add(&suite);
+    real::add(&suite);
+    real_disturbed::add(&suite);
+    cli::add(&suite);
+    input::add(&suite);
+    cleanup::add(&suite);
+    suite.run()
+}

@@ -1,0 +1,351 @@
+//! Real nodes: what containers, networks, volumes and kubectl do there.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Place, Scene, Suite, run, until, until_gone, until_pod_ready};
+use k8s_openapi::api::core::v1::{ContainerStatus, PersistentVolumeClaim, Pod, Service};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use localkube::{Image, game_image};
+use serde_json::{Value, json};
+
+pub(crate) fn add(suite: &Arc<Suite>) {
+    let real = Place::Real;
+    suite.sharing(real, "real::the_examples_commands_run", the_examples_commands_run);
+    suite.sharing(real, "real::a_pod_lists_its_namespace_with_its_own_token", a_pod_lists_its_namespace_with_its_own_token);
+    suite.sharing(real, "real::a_cluster_ip_answers_from_a_pod_and_from_the_node", a_cluster_ip_answers_from_a_pod_and_from_the_node);
+    suite.sharing(real, "real::pods_reach_each_other_across_nodes_by_name", pods_reach_each_other_across_nodes_by_name);
+    suite.sharing(real, "real::a_new_image_restarts_the_container_in_place", a_new_image_restarts_the_container_in_place);
+    suite.sharing(real, "real::latest_with_always_pulls_the_new_content", latest_with_always_pulls_the_new_content);
+    suite.sharing(real, "real::a_missing_tag_fails_until_it_is_pushed", a_missing_tag_fails_until_it_is_pushed);
+    suite.sharing(real, "real::shared_memory_survives_the_restart_of_one_container", shared_memory_survives_the_restart_of_one_container);
+    suite.sharing(real, "real::a_claims_data_survives_its_pod", a_claims_data_survives_its_pod);
+    suite.sharing(real, "real::kubectl_exec_logs_and_port_forward_work", kubectl_exec_logs_and_port_forward_work);
+    suite.sharing(real, "real::kubectl_debug_adds_an_ephemeral_container", kubectl_debug_adds_an_ephemeral_container);
+    suite.sharing(real, "real::a_readiness_probe_decides", a_readiness_probe_decides);
+    suite.sharing(real, "real::a_server_drains_before_its_pod_goes", a_server_drains_before_its_pod_goes);
+}
+
+/// An image with kubectl, which is also an HTTP client for any server: `kubectl get --raw`.
+const TOOLS: &str = "tools:1";
+
+pub(crate) fn push_tools(scene: &Scene) -> Result<()> {
+    let kubectl = scene.cluster().programs().join("kubectl");
+    scene.cluster().push_image(TOOLS, &Image::new().program("/kubectl", &kubectl)?)?;
+    Ok(())
+}
+
+/// A pod that waits to be told what to run.
+pub(crate) fn tools_pod(scene: &Scene, name: &str, with: &Value) -> Result<()> {
+    push_tools(scene)?;
+    // kubectl proxy is a program of the image that stays.
+    let container = json!([{ "name": "game", "image": TOOLS, "command": ["/kubectl", "proxy", "--port=8001"] }]);
+    let mut spec = json!({ "containers": container, "terminationGracePeriodSeconds": 1 });
+    if let (Some(spec), Some(with)) = (spec.as_object_mut(), with.as_object()) {
+        spec.extend(with.clone());
+    }
+    scene.pod(name, TOOLS, &json!({ "spec": spec }))
+}
+
+/// Fetches a path from a server, from inside a tools pod.
+pub(crate) fn fetch_from_pod(scene: &Scene, pod: &str, server: &str, path: &str) -> Result<String> {
+    scene.kubectl(&["exec", pod, "--", "/kubectl", &format!("--server=http://{server}"), "get", "--raw", path])
+}
+
+pub(crate) fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    let all = status.container_statuses.iter().chain(&status.ephemeral_container_statuses).flatten();
+    all.into_iter().find(|status| status.name == name)
+}
+
+fn restarts(pod: &Pod) -> i32 {
+    container(pod, "game").map_or(-1, |status| status.restart_count)
+}
+
+fn ip(pod: &Pod) -> Result<String> {
+    pod.status.as_ref().and_then(|status| status.pod_ip.clone()).context("no pod IP")
+}
+
+/// Asks a pod's server, from the host.
+fn ask(pod: &Pod, request: &str) -> Result<String> {
+    let mut stream = TcpStream::connect((ip(pod)?.as_str(), 8000))?;
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or(answer))
+}
+
+fn get(pod: &Pod, path: &str) -> Result<String> {
+    ask(pod, &format!("GET {path} HTTP/1.1\r\n\r\n"))
+}
+
+/// A pod whose server answers before it is called ready.
+fn game_pod(scene: &Scene, name: &str, image: &str, with: &Value) -> Result<()> {
+    let container = json!([{
+        "name": "game", "image": image,
+        "readinessProbe": { "httpGet": { "path": "/readyz", "port": 8000 }, "periodSeconds": 1 },
+    }]);
+    let mut spec = json!({ "containers": container });
+    if let (Some(spec), Some(with)) = (spec.as_object_mut(), with.as_object()) {
+        spec.extend(with.clone());
+    }
+    scene.pod(name, image, &json!({ "spec": spec }))
+}
+
+async fn set_image(scene: &Scene, pod: &str, image: &str) -> Result<()> {
+    let change = json!({ "spec": { "containers": [{ "name": "game", "image": image }] } });
+    scene.pods().patch(pod, &PatchParams::default(), &Patch::Strategic(change)).await?;
+    Ok(())
+}
+
+async fn the_examples_commands_run(scene: Arc<Scene>) -> Result<()> {
+    let python = json!([{
+        "name": "game", "image": "python:3.5", "imagePullPolicy": "IfNotPresent",
+        "command": ["python"], "args": ["-m", "http.server", "8000"], "ports": [{ "name": "http", "containerPort": 8000 }],
+        "readinessProbe": { "tcpSocket": { "port": 8000 }, "periodSeconds": 1 },
+    }]);
+    scene.pod("python", "python:3.5", &json!({ "spec": { "containers": python } }))?;
+    game_pod(&scene, "main", "main:v2", &json!({}))?;
+    let pods = scene.pods();
+    let answers = [("python", "3.5"), ("main", "v2")];
+    for (name, version) in answers {
+        let pod = until_pod_ready(&pods, name).await?;
+        let answer = get(&pod, "/version")?;
+        ensure!(answer == version, "{name} answers {answer:?}");
+    }
+    Ok(())
+}
+
+async fn a_pod_lists_its_namespace_with_its_own_token(scene: Arc<Scene>) -> Result<()> {
+    scene.kubectl(&["create", "role", "look", "--verb=list,get", "--resource=pods"])?;
+    scene.kubectl(&["create", "rolebinding", "look", "--role=look", &format!("--serviceaccount={}:default", scene.namespace())])?;
+    tools_pod(&scene, "caller", &json!({}))?;
+    until_pod_ready(&scene.pods(), "caller").await?;
+    // In a pod kubectl uses the mounted token; the name makes it ask DNS and go through the Service.
+    let inside = ["exec", "caller", "--", "/kubectl", "--server=https://kubernetes.default.svc"];
+    let token = "--token-file";
+    ensure!(!inside.contains(&token), "kubectl must find its token by itself");
+    let list = scene.kubectl(&[&inside[..3], &["/kubectl", "get", "pods", "-o", "name"]].concat())?;
+    ensure!(list.trim() == "pod/caller", "{list}");
+    let refused = scene.kubectl(&[&inside[..3], &["/kubectl", "get", "secrets"]].concat()).err().context("it may read secrets")?;
+    ensure!(refused.to_string().contains("cannot list resource \"secrets\""), "{refused:#}");
+    Ok(())
+}
+
+/// A server and a Service `game` in front of it.
+async fn served(scene: &Scene, node: &str) -> Result<String> {
+    game_pod(scene, "game", "main:v1", &json!({ "nodeName": node }))?;
+    until_pod_ready(&scene.pods(), "game").await?;
+    scene.kubectl(&["expose", "pod", "game", "--port=80", "--target-port=8000"])?;
+    let services: Api<Service> = scene.api();
+    services.get("game").await?.spec.and_then(|spec| spec.cluster_ip).context("no cluster IP")
+}
+
+/// Repeats a request until kube-proxy and DNS have caught up: neither tells when it has.
+pub(crate) async fn eventually(mut attempt: impl FnMut() -> Result<String>, wanted: &str) -> Result<()> {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        match attempt() {
+            Ok(answer) if answer.trim() == wanted => return Ok(()),
+            other => ensure!(std::time::Instant::now() < deadline, "{wanted:?} was not answered: {other:?}"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+}
+
+async fn a_cluster_ip_answers_from_a_pod_and_from_the_node(scene: Arc<Scene>) -> Result<()> {
+    let address = served(&scene, "real-1").await?;
+    // On the same node as the server, and on the other.
+    for node in scene.cluster().real_nodes() {
+        let name = format!("caller-{}", node.name());
+        tools_pod(&scene, &name, &json!({ "nodeName": node.name() }))?;
+        until_pod_ready(&scene.pods(), &name).await?;
+        eventually(|| fetch_from_pod(&scene, &name, &address, "/version"), "v1").await?;
+        let mut kubectl = Command::new(scene.cluster().programs().join("kubectl"));
+        kubectl.args([&format!("--server=http://{address}"), "get", "--raw", "/version"]);
+        eventually(|| run(&mut node.in_network(&kubectl), ""), "v1").await.with_context(|| format!("from {}", node.name()))?;
+    }
+    // A pod reaches itself through its Service too.
+    Ok(())
+}
+
+async fn pods_reach_each_other_across_nodes_by_name(scene: Arc<Scene>) -> Result<()> {
+    served(&scene, "real-1").await?;
+    tools_pod(&scene, "caller", &json!({ "nodeName": "real-2" }))?;
+    until_pod_ready(&scene.pods(), "caller").await?;
+    for name in ["game", &format!("game.{}.svc.cluster.local", scene.namespace())] {
+        eventually(|| fetch_from_pod(&scene, "caller", name, "/version"), "v1").await?;
+    }
+    Ok(())
+}
+
+async fn a_new_image_restarts_the_container_in_place(scene: Arc<Scene>) -> Result<()> {
+    game_pod(&scene, "game", "main:v1", &json!({}))?;
+    let pods = scene.pods();
+    let before = until_pod_ready(&pods, "game").await?;
+    set_image(&scene, "game", "main:v2").await?;
+    until(&pods, "game", "restarted once", |pod| pod.is_some_and(|pod| restarts(pod) == 1)).await?;
+    let after = until_pod_ready(&pods, "game").await?;
+    ensure!(before.uid() == after.uid() && ip(&before)? == ip(&after)?, "another pod or address");
+    ensure!(get(&after, "/version")? == "v2", "the old version answers");
+    ensure!(container(&after, "game").is_some_and(|status| status.image.ends_with("main:v2")), "{:?}", after.status);
+    Ok(())
+}
+
+async fn latest_with_always_pulls_the_new_content(scene: Arc<Scene>) -> Result<()> {
+    let cluster = scene.cluster();
+    cluster.push_image("moving:latest", &game_image("first")?)?;
+    game_pod(&scene, "one", "moving:latest", &json!({ "nodeName": "real-1" }))?;
+    let pods = scene.pods();
+    let one = until_pod_ready(&pods, "one").await?;
+    ensure!(get(&one, "/version")? == "first", "not the first content");
+    cluster.push_image("moving:latest", &game_image("second")?)?;
+    game_pod(&scene, "two", "moving:latest", &json!({ "nodeName": "real-1" }))?;
+    let two = until_pod_ready(&pods, "two").await?;
+    ensure!(get(&two, "/version")? == "second", "the old content was used");
+    ensure!(get(&one, "/version")? == "first", "a running pod changed");
+    let id = |pod: &Pod| container(pod, "game").map(|status| status.image_id.clone());
+    ensure!(id(&one) != id(&two), "the same image id");
+    Ok(())
+}
+
+async fn a_missing_tag_fails_until_it_is_pushed(scene: Arc<Scene>) -> Result<()> {
+    game_pod(&scene, "game", "late:v9", &json!({}))?;
+    let pods = scene.pods();
+    let waits_for = |pod: &Pod| {
+        let state = container(pod, "game")?.state.clone()?;
+        state.waiting?.reason
+    };
+    let failing = |pod: Option<&Pod>| matches!(pod.and_then(waits_for).as_deref(), Some("ErrImagePull" | "ImagePullBackOff"));
+    until(&pods, "game", "ErrImagePull", failing).await?;
+    scene.cluster().push_image("late:v9", &game_image("v9")?)?;
+    let pod = until_pod_ready(&pods, "game").await?;
+    ensure!(get(&pod, "/version")? == "v9", "another version");
+    ensure!(restarts(&pod) == 0, "a pull is not a restart");
+    Ok(())
+}
+
+async fn shared_memory_survives_the_restart_of_one_container(scene: Arc<Scene>) -> Result<()> {
+    let port = |number: u16| json!([{ "name": "PORT", "value": number.to_string() }]);
+    let containers = json!([
+        { "name": "game", "image": "main:v1", "env": port(8000), "readinessProbe": { "httpGet": { "path": "/readyz", "port": 8000 }, "periodSeconds": 1 } },
+        { "name": "other", "image": "main:v1", "env": port(8001), "readinessProbe": { "httpGet": { "path": "/readyz", "port": 8001 }, "periodSeconds": 1 } },
+    ]);
+    scene.pod("pair", "main:v1", &json!({ "spec": { "containers": containers } }))?;
+    let pods = scene.pods();
+    let pod = until_pod_ready(&pods, "pair").await?;
+    ask(&pod, "PUT /shm/score HTTP/1.1\r\nContent-Length: 4\r\n\r\n1234")?;
+    let other = scene.kubectl(&["get", "--raw", &format!("/api/v1/namespaces/{}/pods/pair:8001/proxy/shm/score", scene.namespace())])?;
+    ensure!(other == "1234", "the other container reads {other:?}");
+    set_image(&scene, "pair", "main:v2").await?;
+    until(&pods, "pair", "restarted once", |pod| pod.is_some_and(|pod| restarts(pod) == 1)).await?;
+    let pod = until_pod_ready(&pods, "pair").await?;
+    ensure!(get(&pod, "/version")? == "v2" && get(&pod, "/shm/score")? == "1234", "lost in the restart");
+    ensure!(container(&pod, "other").is_some_and(|status| status.restart_count == 0), "the other container restarted");
+    Ok(())
+}
+
+async fn a_claims_data_survives_its_pod(scene: Arc<Scene>) -> Result<()> {
+    scene.apply(&json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "data" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+    }))?;
+    let container = json!([{
+        "name": "game", "image": "main:v1", "env": [{ "name": "GAME_SHM", "value": "/data" }],
+        "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+        "readinessProbe": { "httpGet": { "path": "/readyz", "port": 8000 }, "periodSeconds": 1 },
+    }]);
+    let volumes = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]);
+    let with = json!({ "spec": { "containers": container, "volumes": volumes } });
+    let pods = scene.pods();
+    scene.pod("keeper", "main:v1", &with)?;
+    let pod = until_pod_ready(&pods, "keeper").await?;
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+    ask(&pod, "PUT /shm/save HTTP/1.1\r\nContent-Length: 5\r\n\r\nlevel")?;
+    pods.delete("keeper", &DeleteParams::default()).await?;
+    until_gone(&pods, "keeper").await?;
+    scene.pod("keeper", "main:v1", &with)?;
+    let again = until_pod_ready(&pods, "keeper").await?;
+    ensure!(again.uid() != pod.uid() && get(&again, "/shm/save")? == "level", "the data is gone");
+    ensure!(again.spec.as_ref().and_then(|spec| spec.node_name.clone()) == node, "the pod left its volume's node");
+    // With the claim the volume goes.
+    let claims: Api<PersistentVolumeClaim> = scene.api();
+    let volume = claims.get("data").await?.spec.and_then(|spec| spec.volume_name).context("not bound")?;
+    pods.delete("keeper", &DeleteParams::default()).await?;
+    claims.delete("data", &DeleteParams::default()).await?;
+    let all: Api<k8s_openapi::api::core::v1::PersistentVolume> = Api::all(scene.client());
+    until_gone(&all, &volume).await
+}
+
+async fn kubectl_exec_logs_and_port_forward_work(scene: Arc<Scene>) -> Result<()> {
+    game_pod(&scene, "game", "main:v1", &json!({}))?;
+    until_pod_ready(&scene.pods(), "game").await?;
+    let help = scene.kubectl(&["exec", "game", "--", "/main", "--help"])?;
+    ensure!(help.starts_with("A stand-in game server"), "{help}");
+    let log = scene.kubectl(&["logs", "game"])?;
+    ensure!(log.contains("serving version v1 on port 8000"), "{log}");
+    let mut forward = scene.kubectl_command();
+    let mut child = forward.args(["port-forward", "pod/game", ":8000"]).stdout(Stdio::piped()).spawn()?;
+    let line = BufReader::new(child.stdout.take().context("no output")?).lines().next().context("no line")??;
+    let port = line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next()).context(line.clone())?;
+    let mut stream = TcpStream::connect(("127.0.0.1", port.parse::<u16>()?))?;
+    stream.write_all(b"GET /version HTTP/1.1\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    child.kill()?;
+    child.wait()?;
+    ensure!(answer.ends_with("v1"), "{answer}");
+    Ok(())
+}
+
+async fn kubectl_debug_adds_an_ephemeral_container(scene: Arc<Scene>) -> Result<()> {
+    game_pod(&scene, "game", "main:v1", &json!({}))?;
+    let pods = scene.pods();
+    let before = until_pod_ready(&pods, "game").await?;
+    let words = ["debug", "game", "--image=main:v2", "--container=look", "--target=game", "--env=PORT=8002", "--", "/main"];
+    scene.kubectl(&words)?;
+    let running = |pod: Option<&Pod>| {
+        let state = pod.and_then(|pod| container(pod, "look")).and_then(|status| status.state.as_ref());
+        state.is_some_and(|state| state.running.is_some())
+    };
+    let after = until(&pods, "game", "ephemeral container running", running).await?.context("vanished")?;
+    ensure!(before.uid() == after.uid() && restarts(&after) == 0, "the game was disturbed");
+    let log = scene.kubectl(&["logs", "game", "-c", "look"])?;
+    ensure!(log.contains("version v2"), "{log}");
+    Ok(())
+}
+
+async fn a_readiness_probe_decides(scene: Arc<Scene>) -> Result<()> {
+    game_pod(&scene, "game", "main:v1", &json!({}))?;
+    let pods = scene.pods();
+    let pod = until_pod_ready(&pods, "game").await?;
+    ask(&pod, "PUT /ready/no HTTP/1.1\r\n\r\n")?;
+    until(&pods, "game", "not Ready", |pod| pod.is_some_and(|pod| !e2e::pod_is_ready(pod))).await?;
+    ask(&pod, "PUT /ready/yes HTTP/1.1\r\n\r\n")?;
+    let pod = until_pod_ready(&pods, "game").await?;
+    ensure!(restarts(&pod) == 0, "not ready is no reason to restart");
+    Ok(())
+}
+
+async fn a_server_drains_before_its_pod_goes(scene: Arc<Scene>) -> Result<()> {
+    game_pod(&scene, "game", "main:v1", &json!({ "terminationGracePeriodSeconds": 60 }))?;
+    let pods = scene.pods();
+    let pod = until_pod_ready(&pods, "game").await?;
+    let mut player = TcpStream::connect((ip(&pod)?.as_str(), 8000))?;
+    player.write_all(b"GET /play HTTP/1.1\r\n\r\n")?;
+    let mut lines = BufReader::new(player.try_clone()?).lines();
+    lines.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("0 s"))).context("the session did not start")??;
+    pods.delete("game", &DeleteParams::default()).await?;
+    until(&pods, "game", "not Ready while it drains", |pod| {
+        pod.is_some_and(|pod| container(pod, "game").is_some_and(|status| !status.ready))
+    })
+    .await?;
+    let state = get(&pod, "/")?;
+    ensure!(state.contains("\"draining\":true") && state.contains("\"sessions\":1") && state.contains("\"sigterm\":1"), "{state}");
+    drop((lines, player));
+    until_gone(&pods, "game").await
+}
