@@ -125,14 +125,18 @@ async fn a_pod_lists_its_namespace_with_its_own_token(scene: Arc<Scene>) -> Resu
     scene.kubectl(&["create", "rolebinding", "look", "--role=look", &format!("--serviceaccount={}:default", scene.namespace())])?;
     tools_pod(&scene, "caller", &json!({}))?;
     until_pod_ready(&scene.pods(), "caller").await?;
-    // In a pod kubectl uses the mounted token; the name makes it ask DNS and go through the Service.
-    let inside = ["exec", "caller", "--", "/kubectl", "--server=https://kubernetes.default.svc"];
-    let token = "--token-file";
-    ensure!(!inside.contains(&token), "kubectl must find its token by itself");
-    let list = scene.kubectl(&[&inside[..3], &["/kubectl", "get", "pods", "-o", "name"]].concat())?;
+    // In a pod kubectl uses the mounted token and the Service's address; the name goes through DNS as well.
+    let inside = |words: &[&str]| scene.kubectl(&[&["exec", "caller", "--", "/kubectl"], words].concat());
+    let list = inside(&["get", "pods", "-o", "name"])?;
     ensure!(list.trim() == "pod/caller", "{list}");
-    let refused = scene.kubectl(&[&inside[..3], &["/kubectl", "get", "secrets"]].concat()).err().context("it may read secrets")?;
+    let refused = inside(&["get", "secrets"]).err().context("it may read secrets")?;
     ensure!(refused.to_string().contains("cannot list resource \"secrets\""), "{refused:#}");
+    let account = "/var/run/secrets/kubernetes.io/serviceaccount";
+    let certificate = format!("--certificate-authority={account}/ca.crt");
+    let token = run(scene.kubectl_command().args(["create", "token", "default"]), "")?;
+    let by_name = ["--server=https://kubernetes.default", &certificate, &format!("--token={}", token.trim())];
+    let list = inside(&[&by_name[..], &["get", "pods", "-o", "name"]].concat())?;
+    ensure!(list.trim() == "pod/caller", "{list}");
     Ok(())
 }
 
@@ -169,7 +173,6 @@ async fn a_cluster_ip_answers_from_a_pod_and_from_the_node(scene: Arc<Scene>) ->
         kubectl.args([&format!("--server=http://{address}"), "get", "--raw", "/version"]);
         eventually(|| run(&mut node.in_network(&kubectl), ""), "v1").await.with_context(|| format!("from {}", node.name()))?;
     }
-    // A pod reaches itself through its Service too.
     Ok(())
 }
 
@@ -290,7 +293,9 @@ async fn kubectl_exec_logs_and_port_forward_work(scene: Arc<Scene>) -> Result<()
     ensure!(log.contains("serving version v1 on port 8000"), "{log}");
     let mut forward = scene.kubectl_command();
     let mut child = forward.args(["port-forward", "pod/game", ":8000"]).stdout(Stdio::piped()).spawn()?;
-    let line = BufReader::new(child.stdout.take().context("no output")?).lines().next().context("no line")??;
+    // Its output stays open: kubectl ends when it can no longer say what it forwards.
+    let mut said = BufReader::new(child.stdout.take().context("no output")?).lines();
+    let line = said.next().context("no line")??;
     let port = line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next()).context(line.clone())?;
     let mut stream = TcpStream::connect(("127.0.0.1", port.parse::<u16>()?))?;
     stream.write_all(b"GET /version HTTP/1.1\r\n\r\n")?;
@@ -298,6 +303,7 @@ async fn kubectl_exec_logs_and_port_forward_work(scene: Arc<Scene>) -> Result<()
     stream.read_to_string(&mut answer)?;
     child.kill()?;
     child.wait()?;
+    drop(said);
     ensure!(answer.ends_with("v1"), "{answer}");
     Ok(())
 }

@@ -90,24 +90,24 @@ pub enum Error {
     #[error("{0}")]
     Invalid(String),
     /// An operation on a file or a socket failed.
-    #[error("{doing}: {source}")]
+    #[error("{doing}: {reason}")]
     Io {
         /// What was being done.
         doing: String,
         /// Why it failed.
-        source: io::Error,
+        reason: io::Error,
     },
     /// A call to the cluster failed.
-    #[error("{doing}: {source}")]
+    #[error("{doing}: {reason}")]
     Api {
         /// What was being done.
         doing: String,
         /// Why it failed.
-        source: Box<kube::Error>,
+        reason: Box<kube::Error>,
     },
     /// A certificate could not be made.
     #[error("cannot make a certificate: {0}")]
-    Certificate(#[from] rcgen::Error),
+    Certificate(rcgen::Error),
 }
 
 /// The usual result.
@@ -120,7 +120,7 @@ pub(crate) trait Doing<T> {
 
 impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|error| Error::Io { doing: what(), source: error.into() })
+        self.map_err(|error| Error::Io { doing: what(), reason: error.into() })
     }
 }
 
@@ -131,6 +131,12 @@ pub(crate) trait Asking<T> {
 
 impl<T> Asking<T> for kube::Result<T> {
     fn asking(self, what: &str) -> Result<T> {
-        self.map_err(|source| Error::Api { doing: what.to_owned(), source: Box::new(source) })
+        self.map_err(|reason| Error::Api { doing: what.to_owned(), reason: Box::new(reason) })
+    }
+}
+
+impl From<rcgen::Error> for Error {
+    fn from(error: rcgen::Error) -> Self {
+        Self::Certificate(error)
     }
 }

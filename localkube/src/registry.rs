@@ -5,6 +5,7 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Doing, Error, Result};
 use crate::image::{Blob, Image, Reference};
@@ -100,7 +101,9 @@ fn link(folder: &Path, digest: &str) -> Result<()> {
 fn write(path: &Path, content: &[u8]) -> Result<()> {
     let folder = path.parent().unwrap_or(path);
     fs::create_dir_all(folder).doing(|| format!("cannot create {}", folder.display()))?;
-    let unfinished = path.with_added_extension(format!("{}", std::process::id()));
+    static WRITES: AtomicU64 = AtomicU64::new(0);
+    let number = WRITES.fetch_add(1, Ordering::Relaxed);
+    let unfinished = path.with_added_extension(format!("{}-{number}", std::process::id()));
     fs::write(&unfinished, content).doing(|| format!("cannot write {}", unfinished.display()))?;
     fs::rename(&unfinished, path).doing(|| format!("cannot write {}", path.display()))
 }
