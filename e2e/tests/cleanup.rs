@@ -52,6 +52,16 @@ fn cgroups(mark: &str) -> Vec<PathBuf> {
     groups.filter(|path| path.to_string_lossy().contains(mark)).collect()
 }
 
+/// Processes in containers of the run: they carry nothing of ours but the cgroup they are in.
+fn contained(mark: &str) -> usize {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter(|entry| std::fs::read_to_string(entry.path().join("cgroup")).is_ok_and(|groups| groups.contains(mark))).count()
+}
+
+fn mark_of(folder: &str) -> Result<String> {
+    Ok(format!("localkube-{}-", Path::new(folder).file_name().context("no name")?.to_string_lossy()))
+}
+
 /// Nothing tells when the kernel has finished with the dead, so this looks until it has.
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -79,9 +89,12 @@ async fn killed(suite: Arc<Suite>, nodes: &str) -> Result<()> {
     let interface = if nodes == "--real-nodes" { format!("localkube{subnet}") } else { "no-interface".to_owned() };
     ensure!(processes_of(folder).len() >= 6, "no daemons were found: the check below would prove nothing");
     ensure!(traces(folder, &interface)?.interfaces.is_empty() == (nodes == "--fake-nodes"), "the cable was not found");
+    let mark = mark_of(folder)?;
+    ensure!((contained(&mark) == 0) == (nodes == "--fake-nodes"), "no container was found: the check below would prove nothing");
     signal(&child, Signal::KILL)?;
     tokio::task::spawn_blocking(move || child.wait()).await??;
     eventually("processes are left", || processes_of(folder).is_empty()).await?;
+    eventually("processes in containers are left", || contained(&mark) == 0).await?;
     eventually("mounts or interfaces are left", || {
         traces(folder, &interface).is_ok_and(|left| left.mounts.is_empty() && left.interfaces.is_empty() && left.namespaces.is_empty())
     })
@@ -96,7 +109,7 @@ async fn killed(suite: Arc<Suite>, nodes: &str) -> Result<()> {
 /// What the kernel does not take away, files and cgroups, the next start does.
 async fn reclaimed_by_next_start(suite: &Suite, runs: &Path, folder: &str) -> Result<()> {
     ensure!(Path::new(folder).exists(), "the dead run's folder was expected to wait for the next start");
-    let mark = format!("localkube-{}-", Path::new(folder).file_name().context("no name")?.to_string_lossy());
+    let mark = mark_of(folder)?;
     let mut command = localkube(suite)?;
     command.env("LOCALKUBE_RUNS", runs).args(["run", "--fake-nodes", "0", "--", "true"]);
     let ended = finish(command).await?;

@@ -1,0 +1,74 @@
+# The one list of commands. `make help` prints it.
+
+# KUBE=1.33 selects another pinned Kubernetes; NODE=real a node with a kubelet; NODES=2 how many.
+KUBE ?=
+NODE ?= fake
+NODES ?=
+
+target    := $(or $(CARGO_TARGET_DIR),target)
+triple    := $(shell uname -m)-unknown-linux-gnu
+localkube := $(target)/release/localkube
+version   := $(if $(KUBE),KUBE=$(KUBE))
+nodes     := --$(NODE)-nodes $(or $(NODES),$(if $(filter real,$(NODE)),1,3))
+
+.DEFAULT_GOAL := help
+.PHONY: help build programs static packages kube up test lint unit e2e bench doctor
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: programs static kube ## Build everything: programs under target/release, Kubernetes into the cache
+
+programs: compiler
+	@cargo build --release --workspace --bins
+
+# Images hold statically linked programs. The explicit target keeps build scripts and macros as they are.
+static: compiler
+	@RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target $(triple) -p game-server -p pause
+
+kube: programs ## Build the Kubernetes binaries into the cache (once; about 15 minutes on two cores)
+	@$(version) $(localkube) build >/dev/null
+
+up: programs static packages ## Start a Kubernetes until Ctrl-C (NODE=real for a kubelet, NODES=2 for more)
+	@$(version) $(localkube) up $(nodes)
+
+test: lint unit e2e ## Run every check and test, on a real Kubernetes (KUBE=1.33 for another version)
+
+lint: compiler ## Check formatting and run the linter
+	@cargo fmt --all --check
+	@cargo clippy --release --workspace --all-targets -- --deny warnings
+
+unit: compiler ## Run the tests that need no cluster
+	@cargo test --release --workspace --exclude e2e
+
+e2e: build packages ## Run the end-to-end tests (TEST=name for some)
+	@$(version) cargo test --release -p e2e --test e2e -- $(TEST)
+
+bench: programs ## Measure pods on fake nodes
+	@cargo build --release -p bench
+	@$(version) $(target)/release/bench $(BENCH)
+
+doctor: programs ## Say what this machine lacks
+	@$(version) $(localkube) doctor
+
+# What real nodes need from Debian: installed by root, printed for everybody else.
+packages: programs
+	@missing="$$($(localkube) doctor --missing-packages)"; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ]; then \
+		echo "installing $$missing"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	else \
+		echo "For real nodes run: sudo apt-get install --no-install-recommends $$missing"; \
+	fi
+
+.PHONY: compiler
+compiler:
+	@command -v cargo >/dev/null || { echo "Rust is missing: install it from https://rustup.rs"; exit 1; }
+	@if ! command -v cc >/dev/null || ! [ -e "$$(cc -print-file-name=libc.a)" ]; then \
+		if [ "$$(id -u)" = 0 ]; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev >/dev/null; \
+		else \
+			echo "A C compiler is missing. Run: sudo apt-get install --no-install-recommends gcc libc6-dev"; exit 1; \
+		fi; \
+	fi

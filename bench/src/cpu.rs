@@ -1,0 +1,42 @@
+//! What a process has used of the processors.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// The kernel counts in hundredths of a second on every machine we build for.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Processor time of a process and its threads so far.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CpuTime(f64);
+
+impl CpuTime {
+    pub(crate) fn of(pid: u32) -> Result<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid} is gone"))?;
+        Self::parse(&stat).with_context(|| format!("cannot read the times of process {pid}"))
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
+        // The name, in parentheses, may contain anything.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let ticks = |index: usize| fields.get(index)?.parse::<f64>().ok();
+        Some(Self((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND))
+    }
+
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        Duration::from_secs_f64((self.0 - earlier.0).max(0.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_and_system_time_are_added_whatever_the_process_is_called() {
+        let stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 2 3 4 150 50 7 8 20 0 1";
+        assert!((CpuTime::parse(stat).unwrap().0 - 2.0).abs() < f64::EPSILON);
+        assert!(CpuTime::parse("nonsense").is_none());
+    }
+}
