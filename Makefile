@@ -29,7 +29,7 @@ static: compiler
 kube: programs ## Build the Kubernetes binaries into the cache (once; about 15 minutes on two cores)
 	@$(version) $(localkube) build >/dev/null
 
-up: programs static packages ## Start a Kubernetes until Ctrl-C (NODE=real for a kubelet, NODES=2 for more)
+up: programs $(if $(filter real,$(NODE)),static packages) ## Start a Kubernetes until Ctrl-C (NODE=real for a kubelet, NODES=2 for more)
 	@$(version) $(localkube) up $(nodes)
 
 test: lint unit e2e ## Run every check and test, on a real Kubernetes (KUBE=1.33 for another version)

@@ -97,7 +97,7 @@ impl Suite {
         Fut: Future<Output = Result<()>>,
     {
         let suite = Arc::clone(self);
-        self.add(Trial::test(name, move || suite.runtime.block_on(test(Arc::clone(&suite))).map_err(failed)));
+        self.add(Trial::test(name, move || suite.runtime.block_on(test(Arc::clone(&suite))).map_err(|error| failed(&error))));
     }
 
     /// A test on a shared cluster, side by side with others.
@@ -141,7 +141,7 @@ impl Suite {
                 }
                 result
             };
-            suite.runtime.block_on(run).map_err(failed)
+            suite.runtime.block_on(run).map_err(|error| failed(&error))
         }));
     }
 
@@ -185,6 +185,6 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0)
 }
 
-fn failed(error: anyhow::Error) -> Failed {
+fn failed(error: &anyhow::Error) -> Failed {
     format!("{error:#}").into()
 }

@@ -52,7 +52,8 @@ async fn a_cut_cable_makes_a_node_unknown(scene: Arc<Scene>) -> Result<()> {
     let unready = until(&pods, "game", "not Ready", |pod| pod.is_some_and(|pod| !pod_is_ready(pod))).await;
     // The cable goes back in also if the test has failed.
     scene.cluster().set_link(node, true)?;
-    (unknown?, unready?);
+    unknown?;
+    unready?;
     until(&nodes, &node.name(), "Ready again", |node| node.and_then(ready_status) == Some("True")).await?;
     let after = until_pod_ready(&pods, "game").await?;
     ensure!(before.uid() == after.uid(), "another pod");

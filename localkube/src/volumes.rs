@@ -117,7 +117,7 @@ fn folder_of(volume: &PersistentVolume, run: &std::path::Path) -> Option<PathBuf
 mod tests {
     use super::*;
 
-    fn claim(notes: serde_json::Value) -> PersistentVolumeClaim {
+    fn claim(notes: &serde_json::Value) -> PersistentVolumeClaim {
         serde_json::from_value(json!({
             "metadata": { "name": "data", "namespace": "games", "uid": "7", "annotations": notes },
             "spec": { "accessModes": ["ReadWriteOnce"], "storageClassName": "local", "resources": { "requests": { "storage": "1Gi" } } },
@@ -127,9 +127,9 @@ mod tests {
 
     #[test]
     fn a_claim_waits_until_the_scheduler_has_chosen_a_node() {
-        assert!(volume_for(&claim(json!({ PROVISIONER_NOTE: PROVISIONER }))).is_none());
-        assert!(volume_for(&claim(json!({ PROVISIONER_NOTE: "other", SELECTED_NODE: "real-1" }))).is_none());
-        let volume = volume_for(&claim(json!({ PROVISIONER_NOTE: PROVISIONER, SELECTED_NODE: "real-1" }))).unwrap();
+        assert!(volume_for(&claim(&json!({ PROVISIONER_NOTE: PROVISIONER }))).is_none());
+        assert!(volume_for(&claim(&json!({ PROVISIONER_NOTE: "other", SELECTED_NODE: "real-1" }))).is_none());
+        let volume = volume_for(&claim(&json!({ PROVISIONER_NOTE: PROVISIONER, SELECTED_NODE: "real-1" }))).unwrap();
         assert_eq!(volume.name_any(), "pvc-7");
         let folder = folder_of(&volume, std::path::Path::new("/run-1")).unwrap();
         assert_eq!(folder, PathBuf::from("/run-1/real-1/lib/localkube-volumes/pvc-7"));
