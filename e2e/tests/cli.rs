@@ -14,6 +14,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.alone("cli::up_prints_what_to_paste_and_ends_with_ctrl_c", up_prints_what_to_paste_and_ends_with_ctrl_c);
     suite.alone("cli::two_clusters_run_side_by_side", two_clusters_run_side_by_side);
     suite.alone("cli::a_kubeconfig_for_a_service_account_is_printed", a_kubeconfig_for_a_service_account_is_printed);
+    suite.alone("cli::a_build_can_be_given_up", a_build_can_be_given_up);
     suite.alone("cli::help_tells_every_flag", help_tells_every_flag);
 }
 
@@ -154,6 +155,29 @@ async fn a_kubeconfig_for_a_service_account_is_printed(suite: Arc<Suite>) -> Res
     let ended = finish(command).await?;
     ensure!(ended.stdout.contains("system:serviceaccount:default:default"), "{}{}", ended.stdout, ended.stderr);
     ended.check(1, "ServiceAccount default/nobody")
+}
+
+async fn a_build_can_be_given_up(suite: Arc<Suite>) -> Result<()> {
+    let cache = tempfile::tempdir()?;
+    let mut command = localkube(&suite)?;
+    command.env("LOCALKUBE_CACHE", cache.path()).args(["run", "--", "true"]).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    // Progress is on standard error.
+    let errors = child.stderr.take().context("no output")?;
+    let said = tokio::task::spawn_blocking(move || {
+        let mut lines = BufReader::new(errors).lines().map_while(Result::ok);
+        let building = lines.any(|line| line.contains("building etcd"));
+        (building, lines)
+    });
+    let (building, lines) = said.await?;
+    ensure!(building, "it did not begin to build");
+    signal(&child, Signal::TERM)?;
+    let status = tokio::task::spawn_blocking(move || child.wait()).await??;
+    drop(lines);
+    ensure!(status.code() == Some(143), "it ended with {status}");
+    let folder = cache.path().display().to_string();
+    ensure!(processes_of(&folder).is_empty(), "a build goes on");
+    Ok(())
 }
 
 async fn help_tells_every_flag(suite: Arc<Suite>) -> Result<()> {

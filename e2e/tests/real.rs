@@ -16,6 +16,12 @@ use serde_json::{Value, json};
 pub(crate) fn add(suite: &Arc<Suite>) {
     let real = Place::Real;
     suite.sharing(real, "real::the_examples_commands_run", the_examples_commands_run);
+    suite.sharing(real, "real::the_example_manifest_works", the_example_manifest_works);
+    suite.sharing(
+        real,
+        "real::an_image_pushed_by_command_runs_under_any_registrys_name",
+        an_image_pushed_by_command_runs_under_any_registrys_name,
+    );
     suite.sharing(real, "real::a_pod_lists_its_namespace_with_its_own_token", a_pod_lists_its_namespace_with_its_own_token);
     suite.sharing(real, "real::a_cluster_ip_answers_from_a_pod_and_from_the_node", a_cluster_ip_answers_from_a_pod_and_from_the_node);
     suite.sharing(real, "real::pods_reach_each_other_across_nodes_by_name", pods_reach_each_other_across_nodes_by_name);
@@ -117,6 +123,29 @@ async fn the_examples_commands_run(scene: Arc<Scene>) -> Result<()> {
         let answer = get(&pod, "/version")?;
         ensure!(answer == version, "{name} answers {answer:?}");
     }
+    Ok(())
+}
+
+async fn the_example_manifest_works(scene: Arc<Scene>) -> Result<()> {
+    let manifest = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/game-server/deployment.yaml");
+    scene.kubectl(&["apply", "-f", &manifest.display().to_string()])?;
+    scene.kubectl(&["rollout", "status", "deployment/game", "--timeout=120s"])?;
+    tools_pod(&scene, "caller", &json!({}))?;
+    until_pod_ready(&scene.pods(), "caller").await?;
+    eventually(|| fetch_from_pod(&scene, "caller", "game", "/version"), "v1").await
+}
+
+async fn an_image_pushed_by_command_runs_under_any_registrys_name(scene: Arc<Scene>) -> Result<()> {
+    let name = "registry.example.com/team/game:v7";
+    let mut command = Command::new(crate::cli::program()?);
+    command.env("LOCALKUBE_DIR", scene.cluster().folder());
+    run(command.args(["images", "push", name]), "")?;
+    let mut list = Command::new(crate::cli::program()?);
+    let names = run(list.env("LOCALKUBE_DIR", scene.cluster().folder()).arg("images"), "")?;
+    ensure!(names.lines().any(|line| line == "team/game:v7"), "{names}");
+    game_pod(&scene, "game", name, &json!({}))?;
+    let pod = until_pod_ready(&scene.pods(), "game").await?;
+    ensure!(get(&pod, "/version")? == "v7", "another version");
     Ok(())
 }
 

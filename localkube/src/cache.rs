@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Doing, Error, Result};
-use crate::process::one_line;
+use crate::process::{bound_command, one_line};
 use crate::progress::Progress;
 use crate::rundir::check_space;
 
@@ -274,7 +274,7 @@ impl Cache {
             fs::write(folder.join(name), content).doing(|| format!("cannot write {name} in {}", folder.display()))?;
         }
         let unfinished = folder.join("bin").join(format!(".{}.unfinished", tool.name()));
-        let mut command = Command::new("go");
+        let mut command = bound_command("go");
         command
             .args(["build", "-mod=readonly", "-trimpath", "-ldflags", &module.linker_flags(), "-o"])
             .arg(&unfinished)

@@ -143,17 +143,23 @@ fn parse_tool(name: &str) -> Result<Tool, String> {
 /// The exit code for trouble of our own while a command was to be run.
 const OWN_FAILURE: u8 = 125;
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let cli = Cli::parse();
     let failure = if matches!(cli.command, Verb::Run { .. }) { OWN_FAILURE } else { 1 };
-    match dispatch(cli.command).await {
-        Ok(code) => code,
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("localkube: {error:#}");
-            ExitCode::from(failure)
+            eprintln!("localkube: cannot start: {error}");
+            return ExitCode::from(failure);
         }
-    }
+    };
+    let code = runtime.block_on(dispatch(cli.command)).unwrap_or_else(|error| {
+        eprintln!("localkube: {error:#}");
+        ExitCode::from(failure)
+    });
+    // A build under way is not waited for: it ends with us.
+    runtime.shutdown_background();
+    code
 }
 
 async fn dispatch(verb: Verb) -> Result<ExitCode> {

@@ -4,6 +4,7 @@
 //! stray processes that carry its name. Namespaces, mounts and interfaces need no reclaiming: the kernel drops them with the last process of the run.
 
 use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Doing, Error, Result};
@@ -11,6 +12,8 @@ use crate::process;
 
 /// Overrides where runs are kept.
 pub(crate) const RUNS_VARIABLE: &str = "LOCALKUBE_RUNS";
+/// A socket's path has at most 107 letters, of which the run and the socket take some.
+const LONGEST_ROOT: usize = 75;
 /// Room that a run needs to start.
 const NEEDED_MIB: u64 = 300;
 
@@ -26,12 +29,13 @@ impl RunDir {
     pub(crate) fn create() -> Result<Self> {
         let root = runs_root();
         fs::create_dir_all(&root).doing(|| format!("cannot create {}", root.display()))?;
+        check_root(&root)?;
         reclaim_dead_runs(&root);
         check_space(&root, NEEDED_MIB, RUNS_VARIABLE)?;
         // A concurrent start may reclaim the folder between its creation and its lock: then take another name.
         for attempt in 0..100_u32 {
             let path = root.join(format!("{}-{attempt}", std::process::id()));
-            if fs::create_dir(&path).is_err() {
+            if fs::DirBuilder::new().mode(0o700).create(&path).is_err() {
                 continue;
             }
             let Ok(lock) = open_lock(&path) else { continue };
@@ -84,6 +88,22 @@ impl Drop for RunDir {
 pub fn runs_root() -> PathBuf {
     std::env::var_os(RUNS_VARIABLE)
         .map_or_else(|| std::env::temp_dir().join(format!("localkube-{}", rustix::process::getuid().as_raw())), PathBuf::from)
+}
+
+/// The names of sockets are short, and keys are kept here: the folder must be near the root and nobody else's.
+fn check_root(root: &Path) -> Result<()> {
+    let owner = fs::metadata(root).doing(|| format!("cannot look at {}", root.display()))?.uid();
+    if owner != rustix::process::geteuid().as_raw() {
+        return Err(Error::Invalid(format!("{} belongs to another user: set {RUNS_VARIABLE} to a folder of yours", root.display())));
+    }
+    if root.as_os_str().len() > LONGEST_ROOT {
+        let length = root.as_os_str().len();
+        return Err(Error::Invalid(format!(
+            "{} is too long ({length} letters, at most {LONGEST_ROOT}): set {RUNS_VARIABLE}",
+            root.display()
+        )));
+    }
+    Ok(())
 }
 
 fn mark(run: &Path) -> String {
@@ -168,6 +188,27 @@ mod tests {
     fn a_full_disk_is_named_with_the_variable_that_moves_the_folder() {
         let error = check_space(Path::new("/"), u64::MAX, RUNS_VARIABLE).unwrap_err().to_string();
         assert!(error.contains("LOCALKUBE_RUNS") && error.contains("MiB free"), "{error}");
+    }
+
+    #[test]
+    fn a_folder_too_deep_for_sockets_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        check_root(root.path()).unwrap();
+        let deep = root.path().join("deep".repeat(30));
+        fs::create_dir(&deep).unwrap();
+        let error = check_root(&deep).unwrap_err().to_string();
+        assert!(error.contains("too long") && error.contains("LOCALKUBE_RUNS"), "{error}");
+    }
+
+    #[test]
+    fn somebody_elses_folder_is_refused() {
+        if rustix::process::geteuid().is_root() {
+            let folder = tempfile::tempdir().unwrap();
+            std::os::unix::fs::chown(folder.path(), Some(65534), None).unwrap();
+            assert!(check_root(folder.path()).unwrap_err().to_string().contains("another user"));
+        } else {
+            assert!(check_root(Path::new("/")).unwrap_err().to_string().contains("another user"));
+        }
     }
 
     #[test]
