@@ -73,6 +73,7 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
 }
 
 async fn killed(suite: Arc<Suite>, nodes: &str) -> Result<()> {
+    let before = traces("no-folder", "no-interface")?;
     // Runs of its own: another test's start must not reclaim what this one looks at.
     let runs = tempfile::tempdir()?;
     let mut command = localkube(&suite)?;
@@ -96,11 +97,12 @@ async fn killed(suite: Arc<Suite>, nodes: &str) -> Result<()> {
     eventually("processes are left", || processes_of(folder).is_empty()).await?;
     eventually("processes in containers are left", || contained(&mark) == 0).await?;
     eventually("mounts or interfaces are left", || {
-        traces(folder, &interface).is_ok_and(|left| left.mounts.is_empty() && left.interfaces.is_empty() && left.namespaces.is_empty())
+        let named = |left: &Traces| left.namespaces.is_subset(&before.namespaces);
+        traces(folder, &interface).is_ok_and(|left| left.mounts.is_empty() && left.interfaces.is_empty() && named(&left))
     })
     .await?;
-    let left = traces(folder, &interface)?;
-    ensure!(!left.rules.contains("kube-proxy"), "rules are left: {}", left.rules);
+    let rules = traces(folder, &interface)?.rules;
+    ensure!(rules == before.rules, "rules are left: {rules}");
     let socket: std::net::SocketAddr = address.parse()?;
     eventually("the port is still taken", || std::net::TcpStream::connect_timeout(&socket, Duration::from_millis(200)).is_err()).await?;
     reclaimed_by_next_start(&suite, runs.path(), folder).await

@@ -169,6 +169,9 @@ impl std::str::FromStr for Reference {
             Some((host, rest)) if host.contains(['.', ':']) || host == "localhost" => (Some(host), rest),
             _ => (None, text),
         };
+        if host.is_some_and(|host| !is_host(host)) {
+            return Err(invalid());
+        }
         let (name, tag) = rest.rsplit_once(':').unwrap_or((rest, "latest"));
         let fits = |part: &str| {
             let legal = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "._-".contains(letter);
@@ -182,6 +185,12 @@ impl std::str::FromStr for Reference {
         let repository = if in_library { format!("library/{name}") } else { name.to_owned() };
         Ok(Self { repository, tag: tag.to_owned() })
     }
+}
+
+fn is_host(text: &str) -> bool {
+    let (name, port) = text.split_once(':').unwrap_or((text, "0"));
+    let legal = |letter: char| letter.is_ascii_alphanumeric() || ".-".contains(letter);
+    name.starts_with(|letter: char| letter.is_ascii_alphanumeric()) && name.chars().all(legal) && port.parse::<u16>().is_ok()
 }
 
 #[cfg(test)]

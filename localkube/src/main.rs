@@ -143,6 +143,10 @@ fn parse_tool(name: &str) -> Result<Tool, String> {
 /// The exit code for trouble of our own while a command was to be run.
 const OWN_FAILURE: u8 = 125;
 
+/// The exit codes that stand for Ctrl-C and SIGTERM.
+const INTERRUPTED: u8 = 130;
+const TERMINATED: u8 = 143;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let failure = if matches!(cli.command, Verb::Run { .. }) { OWN_FAILURE } else { 1 };
@@ -187,8 +191,8 @@ impl Stop {
     /// Returns the exit code that stands for the signal.
     async fn asked(&mut self) -> u8 {
         tokio::select! {
-            _ = self.interrupt.recv() => 130,
-            _ = self.terminate.recv() => 143,
+            _ = self.interrupt.recv() => INTERRUPTED,
+            _ = self.terminate.recv() => TERMINATED,
         }
     }
 }
@@ -264,13 +268,20 @@ async fn run(options: &Options, command: &[OsString]) -> Result<ExitCode> {
         .kill_on_drop(true)
         .spawn()
         .with_context(|| format!("cannot run {name}"))?;
+    let mut asked_before = false;
     loop {
         tokio::select! {
             status = child.wait() => return Ok(exit_code(status?)),
             death = cluster.death() => return Err(death.into()),
-            // The command shares our terminal and has got Ctrl-C as well; SIGTERM came to us alone.
-            code = stop.asked() => if code == 143 { terminate(&child) },
+            // Who asks twice does not want to wait for the command.
+            code = stop.asked() => if asked_before {
+                return Ok(ExitCode::from(code));
+            } else if code == TERMINATED {
+                // The command shares our terminal and has got Ctrl-C as well; SIGTERM came to us alone.
+                terminate(&child);
+            },
         }
+        asked_before = true;
     }
 }
 
