@@ -12,12 +12,15 @@ use kube::{Api, ResourceExt};
 use localkube::Cluster;
 use serde_json::json;
 
+use crate::cpu::CpuTime;
+
 /// How long each part took, from the first request.
 #[derive(Debug)]
 pub(crate) struct Raw {
     pub(crate) created: Duration,
     pub(crate) ready: Duration,
-    pub(crate) deleted: Duration,
+    pub(crate) kwok_cpu: Duration,
+    pub(crate) gone: Duration,
 }
 
 pub(crate) async fn measure(cluster: &Cluster, count: usize, workers: usize) -> Result<Raw> {
@@ -28,6 +31,8 @@ pub(crate) async fn measure(cluster: &Cluster, count: usize, workers: usize) -> 
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &name);
     kube::runtime::wait::await_condition(accounts, "default", |account: Option<&ServiceAccount>| account.is_some()).await?;
     let pods: Api<Pod> = Api::namespaced(client, &name);
+    let kwok = cluster.kwok().context("no fake nodes")?.pid();
+    let cpu = CpuTime::of(kwok)?;
     let started = Instant::now();
     let create = async {
         let all = futures::stream::iter((0..count).map(|number| create(&pods, number)));
@@ -35,14 +40,18 @@ pub(crate) async fn measure(cluster: &Cluster, count: usize, workers: usize) -> 
         anyhow::Ok(started.elapsed())
     };
     let ready = async {
-        count_until(&pods, |ready| ready >= count).await?;
+        watch_until(&pods, |ready| ready >= count).await?;
         anyhow::Ok(started.elapsed())
     };
     let (created, ready) = tokio::try_join!(create, ready)?;
+    let kwok_cpu = CpuTime::of(kwok)?.since(cpu);
     let started = Instant::now();
-    let all = futures::stream::iter((0..count).map(|number| delete(&pods, number)));
-    all.buffer_unordered(workers).try_collect::<Vec<()>>().await?;
-    Ok(Raw { created, ready, deleted: started.elapsed() })
+    let delete = async {
+        let all = futures::stream::iter((0..count).map(|number| delete(&pods, number)));
+        all.buffer_unordered(workers).try_collect::<Vec<()>>().await.map(drop)
+    };
+    tokio::try_join!(delete, watch_until(&pods, |ready| ready == 0))?;
+    Ok(Raw { created, ready, kwok_cpu, gone: started.elapsed() })
 }
 
 fn pod_name(number: usize) -> String {
@@ -63,15 +72,20 @@ async fn delete(pods: &Api<Pod>, number: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns when the number of Ready pods satisfies `enough`.
-async fn count_until(pods: &Api<Pod>, enough: impl Fn(usize) -> bool) -> Result<()> {
+/// Returns when the number of Ready pods satisfies `enough`; it is asked only after a first list.
+async fn watch_until(pods: &Api<Pod>, enough: impl Fn(usize) -> bool) -> Result<()> {
     use kube::runtime::WatchStreamExt;
-    let mut changes = std::pin::pin!(watcher(pods.clone(), watcher::Config::default()).default_backoff().applied_objects());
+    use watcher::Event;
+    let mut changes = std::pin::pin!(watcher(pods.clone(), watcher::Config::default()).default_backoff());
     let mut ready = BTreeSet::new();
-    while !enough(ready.len()) {
-        let pod = changes.next().await.context("the watch ended")??;
-        if is_ready(&pod) {
-            ready.insert(pod.name_any());
+    let mut listed = false;
+    while !listed || !enough(ready.len()) {
+        match changes.next().await.context("the watch ended")?? {
+            Event::Init => listed = false,
+            Event::InitDone => listed = true,
+            Event::Apply(pod) | Event::InitApply(pod) if is_ready(&pod) => drop(ready.insert(pod.name_any())),
+            Event::Apply(_) | Event::InitApply(_) => {}
+            Event::Delete(pod) => drop(ready.remove(&pod.name_any())),
         }
     }
     Ok(())

@@ -14,6 +14,7 @@ use crate::cli::{finish, localkube, processes_of, signal, wait_for_line};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     suite.alone("cleanup::kill_9_with_fake_nodes_leaves_nothing", |suite| killed(suite, "--fake-nodes"));
+    suite.alone("cleanup::kill_9_of_the_guard_too_is_mended_by_the_next_start", killed_with_its_guard);
     if rustix::process::geteuid().is_root() {
         suite.alone("cleanup::kill_9_with_real_nodes_leaves_nothing", |suite| killed(suite, "--real-nodes"));
     } else {
@@ -27,7 +28,7 @@ struct Traces {
     mounts: BTreeSet<String>,
     interfaces: BTreeSet<String>,
     rules: String,
-    namespaces: BTreeSet<String>,
+    settings: Vec<String>,
 }
 
 fn output(program: &str, words: &[&str]) -> String {
@@ -37,12 +38,13 @@ fn output(program: &str, words: &[&str]) -> String {
 
 fn traces(folder: &str, interface: &str) -> Result<Traces> {
     let of_run = |text: &str| text.lines().filter(|line| line.contains(folder)).map(str::to_owned).collect();
-    let named = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let settings = ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "net/ipv4/ip_forward"];
+    let setting = |name: &&str| std::fs::read_to_string(format!("/proc/sys/{name}")).unwrap_or_default();
     Ok(Traces {
         mounts: of_run(&std::fs::read_to_string("/proc/mounts")?),
         interfaces: output("ip", &["-brief", "link"]).lines().filter(|line| line.contains(interface)).map(str::to_owned).collect(),
-        rules: output("nft", &["list", "tables"]),
-        namespaces: named.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect(),
+        rules: output("nft", &["--stateless", "list", "ruleset"]),
+        settings: settings.iter().map(setting).collect(),
     })
 }
 
@@ -58,12 +60,26 @@ fn contained(mark: &str) -> usize {
     entries.filter(|entry| std::fs::read_to_string(entry.path().join("cgroup")).is_ok_and(|groups| groups.contains(mark))).count()
 }
 
+/// The network, mount and pid namespaces of a process.
+fn namespaces_of(pid: &str) -> BTreeSet<PathBuf> {
+    ["net", "mnt", "pid"].iter().filter_map(|kind| std::fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok()).collect()
+}
+
+/// Those that any process is in, or that are kept by a mount.
+fn namespaces_in_use() -> BTreeSet<PathBuf> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mounted = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let kept = mounted.lines().filter_map(|line| line.split(' ').find(|word| word.starts_with("net:[")).map(PathBuf::from));
+    pids.flat_map(|pid| namespaces_of(&pid.to_string())).chain(kept).collect()
+}
+
 fn mark_of(folder: &str) -> Result<String> {
     Ok(format!("localkube-{}-", Path::new(folder).file_name().context("no name")?.to_string_lossy()))
 }
 
 /// Nothing tells when the kernel has finished with the dead, so this looks until it has.
-async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !holds() {
         ensure!(Instant::now() < deadline, "{what}");
@@ -77,14 +93,15 @@ async fn killed(suite: Arc<Suite>, nodes: &str) -> Result<()> {
     // Runs of its own: another test's start must not reclaim what this one looks at.
     let runs = tempfile::tempdir()?;
     let mut command = localkube(&suite)?;
-    let script = "kubectl create deployment game --image=main:v1 --replicas=2 >&2 \
+    let script = "sleep 600 & kubectl create deployment game --image=main:v1 --replicas=2 >&2 \
         && kubectl rollout status deployment/game --timeout=120s >&2 \
-        && echo ready $LOCALKUBE_DIR $(kubectl config view -o jsonpath={.clusters[0].cluster.server}) && exec sleep 600";
+        && echo ready $LOCALKUBE_DIR $(kubectl config view -o jsonpath={.clusters[0].cluster.server}) ; wait";
     command.env("LOCALKUBE_RUNS", runs.path()).args(["run", nodes, "1", "--", "sh", "-c", script]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let line = wait_for_line(&mut child, "ready ").await?;
     let words: Vec<&str> = line.split(' ').collect();
     let [_, folder, server] = words.as_slice() else { anyhow::bail!("unexpected {line:?}") };
+    let server = server.to_owned();
     let address = server.trim_start_matches("https://").to_owned();
     let subnet = address.split('.').nth(1).unwrap_or_default();
     let interface = if nodes == "--real-nodes" { format!("localkube{subnet}") } else { "no-interface".to_owned() };
@@ -92,31 +109,54 @@ async fn killed(suite: Arc<Suite>, nodes: &str) -> Result<()> {
     ensure!(traces(folder, &interface)?.interfaces.is_empty() == (nodes == "--fake-nodes"), "the cable was not found");
     let mark = mark_of(folder)?;
     ensure!((contained(&mark) == 0) == (nodes == "--fake-nodes"), "no container was found: the check below would prove nothing");
+    let own = namespaces_of("self");
+    let namespaces: BTreeSet<_> =
+        processes_of(folder).iter().flat_map(|pid| namespaces_of(&pid.to_string())).filter(|id| !own.contains(id)).collect();
+    ensure!(namespaces.is_empty() == (nodes == "--fake-nodes"), "no namespace was found: the check below would prove nothing");
     signal(&child, Signal::KILL)?;
     tokio::task::spawn_blocking(move || child.wait()).await??;
     eventually("processes are left", || processes_of(folder).is_empty()).await?;
     eventually("processes in containers are left", || contained(&mark) == 0).await?;
     eventually("mounts or interfaces are left", || {
-        let named = |left: &Traces| left.namespaces.is_subset(&before.namespaces);
-        traces(folder, &interface).is_ok_and(|left| left.mounts.is_empty() && left.interfaces.is_empty() && named(&left))
+        traces(folder, &interface).is_ok_and(|left| left.mounts.is_empty() && left.interfaces.is_empty())
     })
     .await?;
-    let rules = traces(folder, &interface)?.rules;
-    ensure!(rules == before.rules, "rules are left: {rules}");
+    eventually("namespaces are left, and with them mounts", || namespaces_in_use().is_disjoint(&namespaces)).await?;
+    let after = traces(folder, &interface)?;
+    ensure!(after.rules == before.rules && after.settings == before.settings, "the host was changed: {before:?} {after:?}");
     let socket: std::net::SocketAddr = address.parse()?;
     eventually("the port is still taken", || std::net::TcpStream::connect_timeout(&socket, Duration::from_millis(200)).is_err()).await?;
+    eventually("the folder is left", || !Path::new(folder).exists()).await?;
+    eventually("cgroups are left", || cgroups(&mark).is_empty()).await
+}
+
+/// With the guard dead as well, grandchildren of the command and the folder wait for the next start.
+async fn killed_with_its_guard(suite: Arc<Suite>) -> Result<()> {
+    let runs = tempfile::tempdir()?;
+    let mut command = localkube(&suite)?;
+    command.env("LOCALKUBE_RUNS", runs.path());
+    command.args(["run", "--fake-nodes", "0", "--", "sh", "-c", "sleep 600 & echo ready $LOCALKUBE_DIR; wait"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let line = wait_for_line(&mut child, "ready ").await?;
+    let folder = line.trim_start_matches("ready ");
+    let guard: i32 = std::fs::read_to_string(Path::new(folder).join("guard.pid"))?.parse()?;
+    let guard = rustix::process::Pid::from_raw(guard).context("no pid")?;
+    // Stopped first: dead, it would let the command's end reach localkube.
+    rustix::process::kill_process(guard, Signal::STOP)?;
+    signal(&child, Signal::KILL)?;
+    rustix::process::kill_process(guard, Signal::KILL)?;
+    tokio::task::spawn_blocking(move || child.wait()).await??;
     reclaimed_by_next_start(&suite, runs.path(), folder).await
 }
 
-/// What the kernel does not take away, files and cgroups, the next start does.
 async fn reclaimed_by_next_start(suite: &Suite, runs: &Path, folder: &str) -> Result<()> {
     ensure!(Path::new(folder).exists(), "the dead run's folder was expected to wait for the next start");
-    let mark = mark_of(folder)?;
+    ensure!(!processes_of(folder).is_empty(), "nothing was left: the check below would prove nothing");
     let mut command = localkube(suite)?;
     command.env("LOCALKUBE_RUNS", runs).args(["run", "--fake-nodes", "0", "--", "true"]);
     let ended = finish(command).await?;
     ensure!(ended.code == Some(0), "{}", ended.stderr);
     ensure!(!Path::new(folder).exists(), "{folder} is still there");
-    ensure!(cgroups(&mark).is_empty(), "cgroups are left: {:?}", cgroups(&mark));
+    ensure!(processes_of(folder).is_empty(), "processes are left");
     Ok(())
 }

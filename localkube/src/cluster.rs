@@ -11,7 +11,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 
 use crate::cache::{Cache, Tool};
-use crate::controlplane::{AUDIT_LOG, Addresses, ControlPlane, client_from, within};
+use crate::controlplane::{AUDIT_LOG, Addresses, ControlPlane, ReservedPort, client_from, within};
 use crate::error::{Asking, Doing, Error, Result};
 use crate::nodes::{NODES_WITHIN, wait_nodes_ready};
 use crate::options::Options;
@@ -26,13 +26,18 @@ use crate::{fake, image::Image};
 /// A running cluster. Dropping it stops everything and leaves nothing behind.
 pub struct Cluster {
     // Fields are dropped in this order: users of the network first, the folder last.
+    parts: Parts,
+    network: Option<Network>,
+    run: RunDir,
+    cache: Cache,
+}
+
+/// What runs.
+struct Parts {
     _volumes: Provisioner,
     fake: Option<Daemon>,
     real: Option<RealNodes>,
     plane: ControlPlane,
-    network: Option<Network>,
-    kubectl: PathBuf,
-    run: RunDir,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -49,41 +54,40 @@ impl Cluster {
         if options.real_nodes > 0 {
             real::check(options)?;
         }
-        let cache = Cache::new(options.kube, options.progress);
-        prepare(&cache, options).await?;
+        // Everything that can be refused is refused before the long build.
         let run = RunDir::create()?;
+        if let Some(copy) = &options.kubeconfig {
+            run.prepare_copy(copy)?;
+        }
         let network = if options.real_nodes > 0 { Some(Network::create(&run)?) } else { None };
         let addresses = network.as_ref().map_or_else(loopback, Network::addresses);
-        let plane = ControlPlane::start(&run, &cache, options, &addresses).await?;
-        let fake = match options.fake_nodes {
-            0 => None,
-            count => Some(fake::start(&run, &cache, &plane, count).await?),
-        };
-        let real = match &network {
-            None => None,
-            Some(network) => Some(RealNodes::start(&run, &cache, &plane, network, options).await?),
-        };
-        let kubectl = run.path().join("bin/kubectl");
-        std::os::unix::fs::symlink(cache.binary(Tool::Kubectl)?, &kubectl).doing(|| "cannot link kubectl".to_owned())?;
-        let volumes = volumes::start(&plane.client, run.path().to_owned()).await?;
-        let cluster = Self { _volumes: volumes, fake, real, plane, network, kubectl, run };
-        cluster.plane.wait_default_service_account().await?;
-        let count = options.fake_nodes.saturating_add(options.real_nodes) as usize;
-        within(NODES_WITHIN, "a node", cluster.daemons(), wait_nodes_ready(&cluster.plane.client, count)).await?;
-        options.progress.say("cluster ready");
-        Ok(cluster)
+        let port = ReservedPort::take(addresses.api, options.port)?;
+        let cache = Cache::new(options.kube, options.progress);
+        prepare(&cache, options).await?;
+        match Parts::start(&run, &cache, options, network.as_ref(), &addresses, port).await {
+            Ok(parts) => {
+                let kubectl = run.path().join("bin/kubectl");
+                std::os::unix::fs::symlink(cache.binary(Tool::Kubectl)?, kubectl).doing(|| "cannot link kubectl".to_owned())?;
+                if let Some(copy) = &options.kubeconfig {
+                    run.write_copy(copy)?;
+                }
+                options.progress.say("cluster ready");
+                Ok(Self { parts, network, run, cache })
+            }
+            Err(error) => Err(with_evidence(error, &run, &cache)),
+        }
     }
 
     /// A client with all rights.
     #[must_use]
     pub fn client(&self) -> Client {
-        self.plane.client.clone()
+        self.parts.plane.client.clone()
     }
 
     /// The administrator's kubeconfig.
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
-        &self.plane.admin_kubeconfig
+        &self.parts.plane.admin_kubeconfig
     }
 
     /// The run's folder: logs, kubeconfigs, the registry's content.
@@ -101,7 +105,7 @@ impl Cluster {
     /// kubectl of the cluster's version, as administrator.
     #[must_use]
     pub fn kubectl(&self) -> Command {
-        let mut command = Command::new(&self.kubectl);
+        let mut command = Command::new(self.programs().join("kubectl"));
         command.env("KUBECONFIG", self.kubeconfig());
         command
     }
@@ -124,7 +128,7 @@ impl Cluster {
     /// Real nodes, in order.
     #[must_use]
     pub fn real_nodes(&self) -> &[RealNode] {
-        self.real.as_ref().map_or(&[], |real| &real.nodes)
+        self.parts.real.as_ref().map_or(&[], |real| &real.nodes)
     }
 
     /// Pulls a real node's network cable out (`up` false) or puts it back.
@@ -142,25 +146,20 @@ impl Cluster {
 
     /// The images of real nodes.
     pub fn registry(&self) -> Result<&Registry> {
-        let real = self.real.as_ref();
+        let real = self.parts.real.as_ref();
         real.map(|real| &real.registry).ok_or_else(|| Error::Invalid("images are for clusters with real nodes".to_owned()))
     }
 
     /// The process that plays fake nodes.
     #[must_use]
     pub fn kwok(&self) -> Option<&Daemon> {
-        self.fake.as_ref()
+        self.parts.fake.as_ref()
     }
 
-    /// Every process of the cluster that must stay alive.
-    pub fn daemons(&self) -> impl Iterator<Item = &Daemon> {
-        let real = self.real.iter().flat_map(|real| real.daemons.iter().chain(real.nodes.iter().flat_map(RealNode::daemons)));
-        self.plane.daemons.iter().chain(&self.fake).chain(real)
-    }
-
-    /// Returns when a part of the cluster has died, and says which.
+    /// Returns when a part of the cluster has died, says which, and keeps the logs.
     pub async fn death(&self) -> Error {
-        futures::future::select_all(self.daemons().map(|daemon| Box::pin(daemon.ended()))).await.0
+        let death = futures::future::select_all(self.parts.daemons().map(|daemon| Box::pin(daemon.ended()))).await.0;
+        with_evidence(death, &self.run, &self.cache)
     }
 
     /// A kubeconfig for a ServiceAccount, in the run's folder.
@@ -171,6 +170,54 @@ impl Cluster {
         write_private(&path, &content)?;
         Ok(path)
     }
+}
+
+impl Parts {
+    async fn start(
+        run: &RunDir,
+        cache: &Cache,
+        options: &Options,
+        network: Option<&Network>,
+        addresses: &Addresses,
+        port: ReservedPort,
+    ) -> Result<Self> {
+        let plane = ControlPlane::start(run, cache, options, addresses, port).await?;
+        let fake = match options.fake_nodes {
+            0 => None,
+            count => Some(fake::start(run, cache, &plane, count).await?),
+        };
+        let real = match network {
+            None => None,
+            Some(network) => Some(RealNodes::start(run, cache, &plane, network, options).await?),
+        };
+        let volumes = volumes::start(&plane.client, run.path().to_owned()).await?;
+        let parts = Self { _volumes: volumes, fake, real, plane };
+        parts.plane.wait_default_service_account().await?;
+        let count = options.fake_nodes.saturating_add(options.real_nodes) as usize;
+        within(NODES_WITHIN, "a node", parts.daemons(), wait_nodes_ready(&parts.plane.client, count)).await?;
+        Ok(parts)
+    }
+
+    /// Every process that must stay alive.
+    fn daemons(&self) -> impl Iterator<Item = &Daemon> {
+        let real = self.real.iter().flat_map(|real| real.daemons.iter().chain(real.nodes.iter().flat_map(RealNode::daemons)));
+        self.plane.daemons.iter().chain(&self.fake).chain(real)
+    }
+}
+
+/// Keeps the logs of a failed run and says where they are; names a damaged binary if that was the reason.
+fn with_evidence(mut error: Error, run: &RunDir, cache: &Cache) -> Error {
+    let logs = run.keep_logs();
+    if let Error::Died { name, log, .. } = &mut error {
+        let part = Tool::all().find(|tool| name.ends_with(tool.name()));
+        if let Some(tool) = part.filter(|tool| matches!(cache.inspect(*tool), Ok(Some(false)))) {
+            return Error::Damaged { tool: tool.name().to_owned() };
+        }
+        *log = logs.join(format!("{name}.log"));
+    } else if let Error::NotReady { last, .. } = &mut error {
+        *last = format!("{last}; the logs are in {}", logs.display());
+    }
+    error
 }
 
 /// A kubeconfig for a ServiceAccount of the cluster that `admin` (a kubeconfig file) reaches; its token is good for a day.

@@ -13,7 +13,7 @@ use crate::error::{Asking, Doing, Error, Result};
 use crate::options::Options;
 use crate::pki::{Authority, Credential, Subject, kubeconfig, write_private};
 use crate::process::{Daemon, bound_command};
-use crate::rundir::RunDir;
+use crate::rundir::{ADMIN, RunDir};
 
 const READY_WITHIN: Duration = Duration::from_secs(90);
 
@@ -42,9 +42,16 @@ impl ReservedPort {
         use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
         let failed = || format!("cannot reserve a port on {address}");
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        // A listener without SO_REUSEPORT would not be noticed by the bind below if it listened on all addresses.
-        if let Some(port) = port.filter(|port| std::net::TcpListener::bind(SocketAddr::new(address, *port)).is_err()) {
-            return Err(Error::PortTaken { address: address.to_string(), port });
+        // Somebody who shares the port would not be noticed by the bind below.
+        if let Some(port) = port
+            && let Err(error) = std::net::TcpListener::bind(SocketAddr::new(address, port))
+        {
+            let address = address.to_string();
+            return Err(if error.kind() == std::io::ErrorKind::AddrInUse {
+                Error::PortTaken { address, port }
+            } else {
+                Error::Io { doing: format!("cannot listen on port {port}"), reason: error }
+            });
         }
         let socket = socket(family, SocketType::STREAM, None).doing(failed)?;
         sockopt::set_socket_reuseport(&socket, true).doing(failed)?;
@@ -74,9 +81,8 @@ pub(crate) struct Addresses {
 }
 
 impl ControlPlane {
-    pub(crate) async fn start(run: &RunDir, cache: &Cache, options: &Options, addresses: &Addresses) -> Result<Self> {
+    pub(crate) async fn start(run: &RunDir, cache: &Cache, options: &Options, addresses: &Addresses, port: ReservedPort) -> Result<Self> {
         let authority = Authority::create(run)?;
-        let port = ReservedPort::take(addresses.api, options.port)?;
         let endpoint = Endpoint { address: addresses.api, port: port.port };
         let mut daemons = vec![start_etcd(run, cache)?];
         daemons.push(start_apiserver(run, cache, options, addresses, &authority, endpoint)?);
@@ -136,7 +142,7 @@ pub(crate) async fn within<'a, T>(
         done = ready => done,
         (death, _, _) = deaths => Err(death),
         () = tokio::time::sleep(limit) => {
-            Err(Error::NotReady { what: what.to_owned(), after: limit, last: "no daemon died; see the logs of this run".to_owned() })
+            Err(Error::NotReady { what: what.to_owned(), after: limit, last: "no part has died".to_owned() })
         }
     }
 }
@@ -151,7 +157,7 @@ pub(crate) async fn client_from(file: &Path) -> Result<Client> {
 
 fn component_kubeconfig(run: &RunDir, authority: &Authority, endpoint: Endpoint, name: &str, subject: &Subject<'_>) -> Result<PathBuf> {
     let identity = authority.client(run, name, subject)?;
-    let path = run.path().join(format!("{name}.kubeconfig"));
+    let path = if name == "admin" { run.path().join(ADMIN) } else { run.path().join(format!("{name}.kubeconfig")) };
     let config = kubeconfig(&endpoint.url(), authority.certificate(), &Credential::Certificate(&identity));
     write_private(&path, &config)?;
     Ok(path)

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::cache::{Cache, Tool, cache_root};
 use crate::error::{Error, Result};
-use crate::process::find_program;
+use crate::process::{find_program, system_path};
 use crate::registry::static_program;
 use crate::rundir::runs_root;
 
@@ -40,10 +40,8 @@ pub fn missing_packages() -> Vec<&'static str> {
     packages
 }
 
-/// System programs may lie outside a person's PATH.
 fn find_system_program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    find_program(name, &path).or_else(|| find_program(name, "/usr/sbin:/sbin:/usr/bin:/bin".as_ref()))
+    find_program(name, &system_path())
 }
 
 /// The folder with the CNI plugins.

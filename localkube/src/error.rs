@@ -56,6 +56,12 @@ pub enum Error {
         /// The last words of the Go command.
         reason: String,
     },
+    /// A binary in the cache is not what was built.
+    #[error("{tool} in the cache is damaged: run `localkube build --again {tool}`")]
+    Damaged {
+        /// The binary.
+        tool: String,
+    },
     /// A part of the cluster stopped.
     #[error("{name} stopped ({status}); its log {log} ends with: {tail}")]
     Died {

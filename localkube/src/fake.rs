@@ -6,7 +6,7 @@ use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
-use crate::cache::{Cache, Tool};
+use crate::cache::{Cache, Tool, go_architecture};
 use crate::controlplane::ControlPlane;
 use crate::error::{Asking, Error, Result};
 use crate::pki::Subject;
@@ -47,7 +47,7 @@ async fn create(nodes: &Api<Node>, number: u32) -> Result<()> {
             FAKE_LABEL: "on",
             "kubernetes.io/hostname": name,
             "kubernetes.io/os": "linux",
-            "kubernetes.io/arch": "amd64",
+            "kubernetes.io/arch": go_architecture(),
         }},
     });
     let node = serde_json::from_value(node).map_err(|error| Error::Invalid(format!("{name}: {error}")))?;

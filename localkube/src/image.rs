@@ -1,10 +1,11 @@
 //! Small container images made from files, without docker: one layer, one config, one manifest (OCI image format).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::cache::go_architecture;
 use crate::error::{Doing, Error, Result};
 
 /// An image in the making.
@@ -19,7 +20,14 @@ pub struct Image {
 struct File {
     path: String,
     mode: u32,
-    content: Vec<u8>,
+    content: Content,
+}
+
+#[derive(Debug, Clone)]
+enum Content {
+    Bytes(Vec<u8>),
+    Folder,
+    Link(PathBuf),
 }
 
 /// A piece of a finished image, addressed by its checksum.
@@ -50,32 +58,38 @@ impl Image {
     /// Adds a file that can be read and not run.
     #[must_use]
     pub fn text(mut self, path: &str, content: impl Into<Vec<u8>>) -> Self {
-        self.files.push(File { path: path.to_owned(), mode: 0o644, content: content.into() });
+        self.files.push(File { path: path.to_owned(), mode: 0o644, content: Content::Bytes(content.into()) });
         self
     }
 
     /// Adds a program from this machine.
     pub fn program(mut self, path: &str, from: &Path) -> Result<Self> {
         let content = std::fs::read(from).doing(|| format!("cannot read {}", from.display()))?;
-        self.files.push(File { path: path.to_owned(), mode: 0o755, content });
+        self.files.push(File { path: path.to_owned(), mode: 0o755, content: Content::Bytes(content) });
         Ok(self)
     }
 
-    /// Adds every file below a folder of this machine; what can be run there can be run in the image.
+    /// Adds everything below a folder of this machine: files, folders and links, with their modes.
     pub fn folder(mut self, from: &Path) -> Result<Self> {
         use std::os::unix::fs::PermissionsExt;
         let mut folders = vec![from.to_owned()];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(&folder).doing(|| format!("cannot read {}", folder.display()))? {
                 let path = entry.doing(|| format!("cannot read {}", folder.display()))?.path();
-                let meta = std::fs::metadata(&path).doing(|| format!("cannot read {}", path.display()))?;
-                if meta.is_dir() {
-                    folders.push(path);
-                    continue;
-                }
-                let content = std::fs::read(&path).doing(|| format!("cannot read {}", path.display()))?;
+                let failed = || format!("cannot read {}", path.display());
+                let meta = std::fs::symlink_metadata(&path).doing(failed)?;
+                let content = if meta.is_symlink() {
+                    Content::Link(std::fs::read_link(&path).doing(failed)?)
+                } else if meta.is_dir() {
+                    folders.push(path.clone());
+                    Content::Folder
+                } else if meta.is_file() {
+                    Content::Bytes(std::fs::read(&path).doing(failed)?)
+                } else {
+                    return Err(Error::Invalid(format!("{} is no file, folder or link: an image cannot hold it", path.display())));
+                };
                 let name = format!("/{}", path.strip_prefix(from).unwrap_or(&path).display());
-                self.files.push(File { path: name, mode: meta.permissions().mode() & 0o777, content });
+                self.files.push(File { path: name, mode: meta.permissions().mode() & 0o7777, content });
             }
         }
         Ok(self)
@@ -101,7 +115,7 @@ impl Image {
         let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
         let environment: Vec<_> = std::iter::once(path).chain(self.environment.iter().cloned()).collect();
         let config = Blob::new_json(&json!({
-            "architecture": oci_architecture(),
+            "architecture": go_architecture(),
             "os": "linux",
             "config": { "Cmd": self.command, "Env": environment, "WorkingDir": "/" },
             "rootfs": { "type": "layers", "diff_ids": [layer.digest] },
@@ -119,16 +133,26 @@ impl Image {
         let mut files: Vec<_> = self.files.iter().collect();
         files.sort_by(|a, b| a.path.cmp(&b.path));
         let mut archive = tar::Builder::new(Vec::new());
-        let mut folder = tar::Header::new_gnu();
-        folder.set_entry_type(tar::EntryType::Directory);
-        folder.set_mode(0o1777);
-        folder.set_size(0);
-        archive.append_data(&mut folder, "tmp/", std::io::empty())?;
-        for file in files {
+        let tmp = File { path: "/tmp".to_owned(), mode: 0o1777, content: Content::Folder };
+        for file in std::iter::once(&tmp).chain(files) {
+            let path = file.path.trim_start_matches('/');
             let mut header = tar::Header::new_gnu();
             header.set_mode(file.mode);
-            header.set_size(file.content.len() as u64);
-            archive.append_data(&mut header, file.path.trim_start_matches('/'), file.content.as_slice())?;
+            header.set_size(0);
+            match &file.content {
+                Content::Bytes(bytes) => {
+                    header.set_size(bytes.len() as u64);
+                    archive.append_data(&mut header, path, bytes.as_slice())?;
+                }
+                Content::Folder => {
+                    header.set_entry_type(tar::EntryType::Directory);
+                    archive.append_data(&mut header, format!("{path}/"), std::io::empty())?;
+                }
+                Content::Link(target) => {
+                    header.set_entry_type(tar::EntryType::Symlink);
+                    archive.append_link(&mut header, path, target)?;
+                }
+            }
         }
         archive.into_inner()
     }
@@ -142,14 +166,6 @@ impl Blob {
 
     fn new_json(value: &Value) -> Self {
         Self::new(value.to_string().into_bytes())
-    }
-}
-
-fn oci_architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
     }
 }
 
@@ -218,6 +234,21 @@ mod tests {
         for bad in ["", "..:x", "a/../b:x", "Game:v1", "game:", "game:../x", "a//b"] {
             assert!(bad.parse::<Reference>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_folder_keeps_its_links_and_empty_folders_and_refuses_the_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("empty")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", folder.path().join("link")).unwrap();
+        let layer = Image::new().folder(folder.path()).unwrap().layer().unwrap();
+        let mut archive = tar::Archive::new(layer.as_slice());
+        let entries = archive.entries().unwrap().map(Result::unwrap);
+        let kinds: Vec<_> = entries.map(|entry| (entry.path().unwrap().display().to_string(), entry.header().entry_type())).collect();
+        assert!(kinds.contains(&("empty/".to_owned(), tar::EntryType::Directory)), "{kinds:?}");
+        assert!(kinds.contains(&("link".to_owned(), tar::EntryType::Symlink)), "{kinds:?}");
+        let _socket = std::os::unix::net::UnixListener::bind(folder.path().join("socket")).unwrap();
+        assert!(Image::new().folder(folder.path()).unwrap_err().to_string().contains("an image cannot hold it"));
     }
 
     #[test]

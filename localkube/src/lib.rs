@@ -36,4 +36,4 @@ pub use image::Image;
 pub use options::Options;
 pub use progress::Progress;
 pub use registry::{EXAMPLE_IMAGES, Registry, game_image, static_program};
-pub use rundir::runs_root;
+pub use rundir::{reclaim_run, runs_root};

@@ -1,5 +1,7 @@
 //! The `localkube` command.
 
+mod guard;
+
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -25,9 +27,6 @@ enum Verb {
     Up {
         #[command(flatten)]
         cluster: ClusterFlags,
-        /// Write the administrator's kubeconfig to this file too; it must not exist, and is removed at the end
-        #[arg(long, value_name = "FILE")]
-        kubeconfig: Option<PathBuf>,
     },
     /// Start a cluster, run a command against it, stop the cluster
     ///
@@ -38,6 +37,13 @@ enum Verb {
         cluster: ClusterFlags,
         /// The command and its arguments, after --
         #[arg(last = true, required = true, value_name = "CMD")]
+        command: Vec<OsString>,
+    },
+    /// Stand between a run and its command (started by `run`)
+    #[command(hide = true)]
+    Guard {
+        folder: PathBuf,
+        #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
     /// Build the Kubernetes binaries into the cache
@@ -113,11 +119,14 @@ struct ClusterFlags {
     /// The API server's port; a free one by default
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
+    /// Write the administrator's kubeconfig to this file too; it must not exist, and is removed at the end
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
     /// Write the API server's audit log (metadata level) to logs/audit.log in the run's folder
     #[arg(long)]
     audit: bool,
-    /// Seconds of silence after which a node is Unknown [default: Kubernetes' own]
-    #[arg(long, value_name = "SECONDS")]
+    /// Seconds of silence after which a node is Unknown, at least 15: nodes speak every 10 [default: Kubernetes' own]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(15..))]
     node_grace: Option<u64>,
 }
 
@@ -128,6 +137,7 @@ impl ClusterFlags {
             real_nodes: self.real_nodes,
             kube: self.version.kube,
             port: self.port,
+            kubeconfig: self.kubeconfig.clone(),
             audit: self.audit,
             node_grace: self.node_grace.map(Duration::from_secs),
             progress: Progress::to_stderr(),
@@ -168,8 +178,9 @@ fn main() -> ExitCode {
 
 async fn dispatch(verb: Verb) -> Result<ExitCode> {
     match verb {
-        Verb::Up { cluster, kubeconfig } => up(&cluster.options(), kubeconfig.as_deref()).await,
+        Verb::Up { cluster } => up(&cluster.options()).await,
         Verb::Run { cluster, command } => run(&cluster.options(), &command).await,
+        Verb::Guard { folder, command } => guard::guard(&folder, &command).await.map(exit_code),
         Verb::Build { version, tools, again } => build(version.kube, tools, again),
         Verb::Images { command, dir } => images(command, dir),
         Verb::Kubeconfig { account, kubeconfig } => print_kubeconfig(&account, &kubeconfig).await,
@@ -177,15 +188,17 @@ async fn dispatch(verb: Verb) -> Result<ExitCode> {
     }
 }
 
-/// Ctrl-C and SIGTERM.
+/// Ctrl-C, SIGTERM, and a terminal that was closed.
 struct Stop {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Signal,
 }
 
 impl Stop {
     fn listen() -> Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        Ok(Self { interrupt, terminate, hangup: signal(SignalKind::hangup())? })
     }
 
     /// Returns the exit code that stands for the signal.
@@ -193,6 +206,7 @@ impl Stop {
         tokio::select! {
             _ = self.interrupt.recv() => INTERRUPTED,
             _ = self.terminate.recv() => TERMINATED,
+            _ = self.hangup.recv() => TERMINATED,
         }
     }
 }
@@ -201,21 +215,20 @@ impl Stop {
 async fn start(options: &Options, stop: &mut Stop) -> Result<Result<Cluster, ExitCode>> {
     tokio::select! {
         cluster = Cluster::start(options) => Ok(Ok(cluster?)),
-        code = stop.asked() => Ok(Err(ExitCode::from(code))),
+        code = stop.asked() => {
+            localkube::cache::give_up_builds();
+            Ok(Err(ExitCode::from(code)))
+        }
     }
 }
 
-async fn up(options: &Options, copy: Option<&Path>) -> Result<ExitCode> {
+async fn up(options: &Options) -> Result<ExitCode> {
     let mut stop = Stop::listen()?;
-    if let Some(file) = copy.filter(|file| file.exists()) {
-        bail!("{} exists and is not overwritten: choose another --kubeconfig", file.display());
-    }
     let cluster = match start(options, &mut stop).await? {
         Ok(cluster) => cluster,
         Err(code) => return Ok(code),
     };
-    let copied = copy.map(|file| Copied::create(cluster.kubeconfig(), file)).transpose()?;
-    let kubeconfig = copied.as_ref().map_or(cluster.kubeconfig(), |copied| copied.0.as_path());
+    let kubeconfig = std::path::absolute(options.kubeconfig.as_deref().unwrap_or(cluster.kubeconfig()))?;
     let paste = format!(
         "\nKubernetes is ready. In another terminal:\n\n  export KUBECONFIG={}\n  export PATH={}:$PATH LOCALKUBE_DIR={}\n  kubectl get nodes\n\nCtrl-C stops it and removes everything.\n",
         kubeconfig.display(),
@@ -229,25 +242,9 @@ async fn up(options: &Options, copy: Option<&Path>) -> Result<ExitCode> {
     }
 }
 
-/// A copy of the kubeconfig that goes away with the cluster.
-struct Copied(PathBuf);
-
-impl Copied {
-    fn create(from: &Path, to: &Path) -> Result<Self> {
-        std::fs::copy(from, to).with_context(|| format!("cannot write {}", to.display()))?;
-        Ok(Self(std::path::absolute(to)?))
-    }
-}
-
-impl Drop for Copied {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 async fn run(options: &Options, command: &[OsString]) -> Result<ExitCode> {
     let mut stop = Stop::listen()?;
-    let (program, arguments) = command.split_first().context("no command after --")?;
+    let program = command.first().context("no command after --")?;
     // A command that cannot run is told before a cluster is started for it. kubectl comes with the cluster.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let name = program.to_string_lossy();
@@ -260,14 +257,8 @@ async fn run(options: &Options, command: &[OsString]) -> Result<ExitCode> {
         Ok(cluster) => cluster,
         Err(code) => return Ok(code),
     };
-    let mut child = tokio::process::Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", "--"])
-        .arg(program)
-        .args(arguments)
-        .envs(cluster.environment())
-        .kill_on_drop(true)
-        .spawn()
-        .with_context(|| format!("cannot run {name}"))?;
+    let mut guarded = guard::guarded(cluster.folder(), command)?;
+    let mut child = guarded.envs(cluster.environment()).kill_on_drop(true).spawn().with_context(|| format!("cannot run {name}"))?;
     let mut asked_before = false;
     loop {
         tokio::select! {
@@ -278,17 +269,10 @@ async fn run(options: &Options, command: &[OsString]) -> Result<ExitCode> {
                 return Ok(ExitCode::from(code));
             } else if code == TERMINATED {
                 // The command shares our terminal and has got Ctrl-C as well; SIGTERM came to us alone.
-                terminate(&child);
+                guard::terminate_child(&child);
             },
         }
         asked_before = true;
-    }
-}
-
-fn terminate(child: &tokio::process::Child) {
-    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(rustix::process::Pid::from_raw);
-    if let Some(pid) = pid {
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
     }
 }
 

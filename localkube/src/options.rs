@@ -1,5 +1,6 @@
 //! What a person or a test may ask of a cluster.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cache::KubeVersion;
@@ -16,6 +17,8 @@ pub struct Options {
     pub kube: KubeVersion,
     /// The API server's port; a free one by default.
     pub port: Option<u16>,
+    /// A copy of the administrator's kubeconfig; the file must not exist, and goes away with the cluster.
+    pub kubeconfig: Option<PathBuf>,
     /// Write the API server's audit log (metadata level).
     pub audit: bool,
     /// How long a node may be silent before it is Unknown; Kubernetes' own default if not set.
@@ -31,6 +34,7 @@ impl Default for Options {
             real_nodes: 0,
             kube: KubeVersion::default(),
             port: None,
+            kubeconfig: None,
             audit: false,
             node_grace: None,
             progress: Progress::quiet(),

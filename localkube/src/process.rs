@@ -3,6 +3,7 @@
 //! Every daemon is started through `setpriv --pdeathsig KILL`, so the kernel kills it when we die, also by `kill -9`. That signal is tied to the *thread* that
 //! started the child, hence one thread that lives as long as the process starts them all. Each daemon is in a process group of its own: Ctrl-C reaches only us.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,8 +19,8 @@ use tokio::sync::watch;
 
 use crate::error::{Doing, Error, Result};
 
-/// The variable by which a later start recognises daemons of a run that died.
-pub(crate) const DAEMON_OF: &str = "LOCALKUBE_DAEMON_OF";
+/// The variable by which everything that a run started, and what that started in turn, is recognised at its end.
+pub const MARK: &str = "LOCALKUBE_STARTED_FOR";
 
 type Job = (Command, mpsc::Sender<io::Result<Child>>);
 
@@ -42,7 +43,7 @@ pub(crate) fn spawn_on_lasting_thread(command: Command) -> io::Result<Child> {
 }
 
 /// A command that is killed when this process dies.
-pub(crate) fn bound_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
+pub(crate) fn bound_command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program);
     command
@@ -65,18 +66,26 @@ impl Daemon {
         let log = run.join("logs").join(format!("{name}.log"));
         let out = File::create(&log).doing(|| format!("cannot create {}", log.display()))?;
         let err = out.try_clone().doing(|| format!("cannot open {}", log.display()))?;
-        command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0).current_dir(run).env(DAEMON_OF, run);
+        command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0).current_dir(run);
+        command.env(MARK, run).env("PATH", system_path());
         let mut child = spawn_on_lasting_thread(command).doing(|| format!("cannot start {name}"))?;
         let pid = child.id();
-        let pidfd = open_pidfd(pid).doing(|| format!("cannot watch {name}"))?;
-        let pid_file = run.join(format!("{name}.pid"));
-        fs::write(&pid_file, pid.to_string()).doing(|| format!("cannot write {}", pid_file.display()))?;
+        let pidfd = match open_pidfd(pid) {
+            Ok(pidfd) => pidfd,
+            Err(error) => {
+                let _ = child.kill().and_then(|()| child.wait());
+                return Err(error).doing(|| format!("cannot watch {name}"));
+            }
+        };
         let (ended, status) = watch::channel(None);
         let waiter = std::thread::spawn(move || {
             let how = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
             let _ = ended.send(Some(how));
         });
-        Ok(Self { name: name.to_owned(), pid, pidfd, status, waiter: Some(waiter), log })
+        let daemon = Self { name: name.to_owned(), pid, pidfd, status, waiter: Some(waiter), log };
+        let pid_file = run.join(format!("{name}.pid"));
+        fs::write(&pid_file, pid.to_string()).doing(|| format!("cannot write {}", pid_file.display()))?;
+        Ok(daemon)
     }
 
     /// The process id.
@@ -124,9 +133,9 @@ pub(crate) fn kill_and_wait(pidfd: &OwnedFd) {
     let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&limit));
 }
 
-/// Kills the daemons of a run whose owner died before the kernel could bind them to it.
-pub(crate) fn kill_daemons_of(run: &Path) {
-    let mark = [DAEMON_OF.as_bytes(), b"=", run.as_os_str().as_encoded_bytes()].concat();
+/// Kills every process whose [`MARK`] is `value`: grandchildren of a command, and daemons whose owner died before the kernel could bind them to it.
+pub(crate) fn kill_marked(value: &OsStr) {
+    let mark = [MARK.as_bytes(), b"=", value.as_encoded_bytes()].concat();
     let Ok(entries) = fs::read_dir("/proc") else { return };
     for pid in entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
         // The handle is taken before the look, so that a reused pid is never hit.
@@ -146,14 +155,14 @@ pub(crate) fn run(command: &mut Command) -> Result<String> {
         words.join(" ")
     };
     let line = line();
-    let output = command.stdin(Stdio::null()).output().doing(|| format!("cannot run `{line}`"))?;
+    let output = command.stdin(Stdio::null()).env("PATH", system_path()).output().doing(|| format!("cannot run `{line}`"))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     Err(Error::Command { command: line, reason: one_line(&String::from_utf8_lossy(&output.stderr)) })
 }
 
-fn command_word(word: &std::ffi::OsStr) -> String {
+fn command_word(word: &OsStr) -> String {
     word.to_string_lossy().into_owned()
 }
 
@@ -168,9 +177,16 @@ fn last_line(log: &Path) -> String {
     fs::read_to_string(log).map_or_else(|_| "nothing".to_owned(), |text| one_line(text.lines().last().unwrap_or_default()))
 }
 
+/// PATH with the places of system programs, which a person's may lack.
+pub(crate) fn system_path() -> OsString {
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    path.push(":/usr/sbin:/sbin:/usr/bin:/bin");
+    path
+}
+
 /// Where a program is on `path` (as in the PATH variable).
 #[must_use]
-pub fn find_program(name: &str, path: &std::ffi::OsStr) -> Option<PathBuf> {
+pub fn find_program(name: &str, path: &OsStr) -> Option<PathBuf> {
     if name.contains('/') {
         return is_executable(Path::new(name)).then(|| PathBuf::from(name));
     }

@@ -8,12 +8,18 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Doing, Error, Result};
+use crate::pki::write_private;
 use crate::process;
 
 /// Overrides where runs are kept.
 pub(crate) const RUNS_VARIABLE: &str = "LOCALKUBE_RUNS";
 /// A socket's path has at most 107 letters, of which the run and the socket take some.
 const LONGEST_ROOT: usize = 75;
+const LOCK: &str = "lock";
+/// The file that names a copy of the administrator's kubeconfig outside of the folder.
+const COPY: &str = "copy-of-kubeconfig";
+/// The administrator's kubeconfig.
+pub(crate) const ADMIN: &str = "admin.kubeconfig";
 /// Room that a run needs to start.
 const NEEDED_MIB: u64 = 300;
 
@@ -28,7 +34,8 @@ impl RunDir {
     /// Reclaims what dead runs left and makes a new folder.
     pub(crate) fn create() -> Result<Self> {
         let root = runs_root();
-        fs::create_dir_all(&root).doing(|| format!("cannot create {}", root.display()))?;
+        let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(&root);
+        created.doing(|| format!("cannot create {}", root.display()))?;
         check_root(&root)?;
         reclaim_dead_runs(&root);
         check_space(&root, NEEDED_MIB, RUNS_VARIABLE)?;
@@ -38,8 +45,8 @@ impl RunDir {
             if fs::DirBuilder::new().mode(0o700).create(&path).is_err() {
                 continue;
             }
-            let Ok(lock) = open_lock(&path) else { continue };
-            if lock.try_lock().is_ok() && path.join("lock").exists() {
+            let Ok(lock) = create_lock(&path) else { continue };
+            if lock.try_lock().is_ok() && path.join(LOCK).exists() {
                 let run = Self { path, _lock: lock };
                 for folder in ["logs", "pki", "bin"] {
                     run.folder(folder)?;
@@ -70,6 +77,32 @@ impl RunDir {
         Ok(path)
     }
 
+    /// Makes an empty file for a copy of the administrator's kubeconfig; it goes away with the run, however that ends.
+    pub(crate) fn prepare_copy(&self, copy: &Path) -> Result<()> {
+        let copy = std::path::absolute(copy).doing(|| format!("cannot make sense of {}", copy.display()))?;
+        self.file(COPY, copy.as_os_str().as_encoded_bytes())?;
+        match write_private(&copy, "") {
+            Err(Error::Io { reason, .. }) if reason.kind() == std::io::ErrorKind::AlreadyExists => {
+                let _ = fs::remove_file(self.path.join(COPY));
+                Err(Error::Invalid(format!("{} exists and is not overwritten: choose another --kubeconfig", copy.display())))
+            }
+            other => other,
+        }
+    }
+
+    /// Fills the copy that was prepared.
+    pub(crate) fn write_copy(&self, copy: &Path) -> Result<()> {
+        fs::copy(self.path.join(ADMIN), copy).map(drop).doing(|| format!("cannot write {}", copy.display()))
+    }
+
+    /// Keeps the logs of a run that failed, in place of those of the last one that did. Returns where they are.
+    pub(crate) fn keep_logs(&self) -> PathBuf {
+        let kept = runs_root().join("last-failure");
+        let _ = fs::remove_dir_all(&kept);
+        let _ = fs::rename(self.path.join("logs"), &kept);
+        kept
+    }
+
     /// The name that marks what the run owns outside of its folder.
     #[must_use]
     pub(crate) fn id(&self) -> String {
@@ -92,9 +125,9 @@ pub fn runs_root() -> PathBuf {
 
 /// The names of sockets are short, and keys are kept here: the folder must be near the root and nobody else's.
 fn check_root(root: &Path) -> Result<()> {
-    let owner = fs::metadata(root).doing(|| format!("cannot look at {}", root.display()))?.uid();
-    if owner != rustix::process::geteuid().as_raw() {
-        return Err(Error::Invalid(format!("{} belongs to another user: set {RUNS_VARIABLE} to a folder of yours", root.display())));
+    let meta = fs::symlink_metadata(root).doing(|| format!("cannot look at {}", root.display()))?;
+    if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() {
+        return Err(Error::Invalid(format!("{} is not a folder of yours: set {RUNS_VARIABLE} to one that is", root.display())));
     }
     if root.as_os_str().len() > LONGEST_ROOT {
         let length = root.as_os_str().len();
@@ -110,21 +143,41 @@ fn mark(run: &Path) -> String {
     format!("localkube-{}", run.file_name().unwrap_or_default().to_string_lossy())
 }
 
-fn open_lock(run: &Path) -> std::io::Result<File> {
-    OpenOptions::new().create(true).write(true).truncate(false).open(run.join("lock"))
+fn create_lock(run: &Path) -> std::io::Result<File> {
+    OpenOptions::new().create(true).write(true).truncate(false).open(run.join(LOCK))
 }
 
-fn reclaim_dead_runs(root: &Path) {
-    let Ok(entries) = fs::read_dir(root) else { return };
-    for run in entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()) {
-        if open_lock(&run).is_ok_and(|lock| lock.try_lock().is_ok()) {
-            process::kill_daemons_of(&run);
-            reclaim(&run);
-        }
+/// Ends and removes what is left of a run whose owner is dying: its lock is free only when the last of its threads has gone.
+pub fn reclaim_run(run: &Path) {
+    if let Ok(lock) = OpenOptions::new().write(true).open(run.join(LOCK))
+        && lock.lock().is_ok()
+    {
+        reclaim(run);
     }
 }
 
+/// Only what has the name of a run and holds its lock file is one: the root may be a folder that a person uses for other things too.
+fn reclaim_dead_runs(root: &Path) {
+    let Ok(entries) = fs::read_dir(root) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        let run = entry.path();
+        let Ok(lock) = OpenOptions::new().write(true).open(run.join(LOCK)) else { continue };
+        if is_run_name(&entry.file_name().to_string_lossy()) && lock.try_lock().is_ok() {
+            reclaim(&run);
+        }
+        // Held until here: a start that has just made this folder must not take it for its own.
+        drop(lock);
+    }
+}
+
+fn is_run_name(name: &str) -> bool {
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    name.split_once('-').is_some_and(|(pid, attempt)| number(pid) && number(attempt))
+}
+
 fn reclaim(run: &Path) {
+    process::kill_marked(run.as_os_str());
+    remove_copy(run);
     remove_cgroups(Path::new("/sys/fs/cgroup"), &mark(run));
     let _ = fs::remove_dir_all(run);
 }
@@ -137,6 +190,15 @@ fn remove_cgroups(mount: &Path, mark: &str) {
         if entry.file_name().to_string_lossy().starts_with(&format!("{mark}-")) {
             remove_cgroup_patiently(&entry.path());
         }
+    }
+}
+
+/// Removes the copy of the administrator's kubeconfig, unless somebody has put something else there.
+fn remove_copy(run: &Path) {
+    let Ok(copy) = fs::read_to_string(run.join(COPY)).map(PathBuf::from) else { return };
+    let ours = fs::read(run.join(ADMIN)).unwrap_or_default();
+    if fs::read(&copy).is_ok_and(|content| content.is_empty() || content == ours) {
+        let _ = fs::remove_file(copy);
     }
 }
 
@@ -205,23 +267,38 @@ mod tests {
         if rustix::process::geteuid().is_root() {
             let folder = tempfile::tempdir().unwrap();
             std::os::unix::fs::chown(folder.path(), Some(65534), None).unwrap();
-            assert!(check_root(folder.path()).unwrap_err().to_string().contains("another user"));
+            assert!(check_root(folder.path()).unwrap_err().to_string().contains("not a folder of yours"));
         } else {
-            assert!(check_root(Path::new("/")).unwrap_err().to_string().contains("another user"));
+            assert!(check_root(Path::new("/")).unwrap_err().to_string().contains("not a folder of yours"));
         }
     }
 
     #[test]
     fn a_free_lock_means_a_dead_run() {
         let root = tempfile::tempdir().unwrap();
-        let dead = root.path().join("1-0");
-        let alive = root.path().join("2-0");
-        fs::create_dir(&dead).unwrap();
-        fs::create_dir(&alive).unwrap();
-        let lock = open_lock(&alive).unwrap();
-        lock.lock().unwrap();
+        let folders: Vec<_> = ["1-0", "2-0", "3-0", "photos", "12-x"].iter().map(|name| root.path().join(name)).collect();
+        let [dead, alive, unlocked, photos, other] = folders.as_slice() else { panic!() };
+        folders.iter().for_each(|folder| fs::create_dir(folder).unwrap());
+        let locks: Vec<_> = [dead, alive, other].map(|folder| create_lock(folder).unwrap()).into();
+        locks[1].lock().unwrap();
         reclaim_dead_runs(root.path());
         assert!(!dead.exists());
         assert!(alive.exists());
+        assert!(unlocked.exists(), "a run that has just been made");
+        assert!(photos.exists() && other.exists(), "somebody's folders");
+    }
+
+    #[test]
+    fn a_copy_goes_with_the_run_unless_it_was_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let copy = root.path().join("config");
+        fs::write(root.path().join(COPY), copy.as_os_str().as_encoded_bytes()).unwrap();
+        fs::write(root.path().join(ADMIN), "ours").unwrap();
+        fs::write(&copy, "theirs").unwrap();
+        remove_copy(root.path());
+        assert!(copy.exists());
+        fs::write(&copy, "ours").unwrap();
+        remove_copy(root.path());
+        assert!(!copy.exists());
     }
 }

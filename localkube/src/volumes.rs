@@ -1,6 +1,7 @@
 //! The default StorageClass: a folder on the node that the pod was scheduled to, gone with its claim.
 
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -29,7 +30,7 @@ pub(crate) async fn start(client: &Client, run: PathBuf) -> Result<Provisioner> 
     });
     let class: StorageClass = serde_json::from_value(class).map_err(|error| Error::Invalid(error.to_string()))?;
     Api::all(client.clone()).create(&PostParams::default(), &class).await.asking("cannot create the StorageClass")?;
-    let (provide, reclaim) = (provide(client.clone()), reclaim(client.clone(), run));
+    let (provide, reclaim) = (provide(client.clone(), run.clone()), reclaim(client.clone(), run));
     Ok(Provisioner(tokio::spawn(async { tokio::join!(provide, reclaim) })))
 }
 
@@ -43,12 +44,17 @@ impl Drop for Provisioner {
     }
 }
 
-async fn provide(client: Client) {
+async fn provide(client: Client, run: PathBuf) {
     let claims: Api<PersistentVolumeClaim> = Api::all(client.clone());
     let volumes: Api<PersistentVolume> = Api::all(client);
     let mut changes = std::pin::pin!(watcher(claims, watcher::Config::default()).default_backoff().applied_objects());
     while let Some(change) = changes.next().await {
         let Some(volume) = change.ok().and_then(|claim| volume_for(&claim)) else { continue };
+        // The kubelet would make the folder for root only; a game server may run as anybody.
+        if let Some(folder) = folder_of(&volume, &run).filter(|folder| folder.ancestors().nth(2).is_some_and(Path::is_dir)) {
+            let _ = std::fs::create_dir_all(&folder);
+            let _ = std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777));
+        }
         // A second look at the same claim finds the volume there; anything else shows as a claim that stays Pending.
         if let Err(error) = volumes.create(&PostParams::default(), &volume).await
             && !matches!(&error, kube::Error::Api(status) if status.code == 409)
@@ -105,7 +111,7 @@ async fn reclaim(client: Client, run: PathBuf) {
 }
 
 /// Where a volume's folder is on the host: below the /var/lib of its node.
-fn folder_of(volume: &PersistentVolume, run: &std::path::Path) -> Option<PathBuf> {
+fn folder_of(volume: &PersistentVolume, run: &Path) -> Option<PathBuf> {
     let spec = volume.spec.as_ref()?;
     let terms = &spec.node_affinity.as_ref()?.required.as_ref()?.node_selector_terms;
     let node = terms.first()?.match_expressions.as_ref()?.first()?.values.as_ref()?.first()?;

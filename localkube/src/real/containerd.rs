@@ -21,7 +21,7 @@ pub(crate) fn configure(node: &RealNode, setup: &Setup<'_>) -> Result<PathBuf> {
     setup.run.file(inside("cni/10-pods.conflist"), pod_network(&setup.network.pods(node.number())))?;
     let folder = node.folder().display();
     let plugins = doctor::cni_plugins()?;
-    // Without restrict_oom_score_adj no sandbox starts where root lacks CAP_SYS_RESOURCE, as in many virtual machines and containers.
+    // AppArmor profiles would be loaded into the host's kernel and stay. Without restrict_oom_score_adj no sandbox starts where root lacks CAP_SYS_RESOURCE, as in many virtual machines and containers.
     let config = format!(
         r#"version = 2
 [plugins."io.containerd.internal.v1.opt"]
@@ -29,6 +29,7 @@ pub(crate) fn configure(node: &RealNode, setup: &Setup<'_>) -> Result<PathBuf> {
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE_IMAGE}"
   restrict_oom_score_adj = true
+  disable_apparmor = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{plugins}"
     conf_dir = "{folder}/cni"

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::cache::Tool;
-use crate::error::{Doing, Result};
+use crate::error::{Doing, Error, Result};
 use crate::pki::Subject;
 use crate::real::RealNode;
 use crate::real::containerd::SOCKET;
@@ -41,6 +41,7 @@ pub(crate) fn kubelet(node: &RealNode, setup: &Setup<'_>) -> Result<Command> {
         "localStorageCapacityIsolation": false,
         "clusterDNS": [setup.network.host()],
         "clusterDomain": "cluster.local",
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "resolvConf": setup.run.file(Path::new(&name).join("resolv.conf"), "")?,
         // The machine's disk and memory are not this node's to judge: never evict, never collect images.
         "evictionHard": { "memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%" },
@@ -77,18 +78,30 @@ pub(crate) fn proxy(node: &RealNode, setup: &Setup<'_>) -> Result<Command> {
     Ok(command)
 }
 
+/// Turns on what the kubelet needs and what is not on yet below a cgroup of v2.
+fn enable_controllers(folder: &Path) -> Result<()> {
+    const NEEDED: [&str; 5] = ["cpu", "cpuset", "memory", "pids", "hugetlb"];
+    let words = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
+    let (available, enabled) = (words("cgroup.controllers"), words("cgroup.subtree_control"));
+    let has = |list: &str, name: &str| list.split_whitespace().any(|word| word == name);
+    for controller in NEEDED.iter().filter(|name| has(&available, name) && !has(&enabled, name)) {
+        fs::write(folder.join("cgroup.subtree_control"), format!("+{controller}")).map_err(|error| {
+            Error::Invalid(format!(
+                "cannot turn on the {controller} controller in {} ({error}): real nodes need to manage cgroups; in a container, give it the host's cgroup namespace",
+                folder.display()
+            ))
+        })?;
+    }
+    Ok(())
+}
+
 /// The kubelet wants its root cgroup to be there: in the one hierarchy of v2 with the controllers turned on, or in each of v1.
 fn create_cgroups(mount: &Path, name: &str) -> Result<()> {
     let create = |folder: PathBuf| fs::create_dir_all(&folder).doing(|| format!("cannot create {}", folder.display()));
     let controllers = mount.join("cgroup.controllers");
-    if let Ok(available) = fs::read_to_string(&controllers) {
-        let wanted: String = available.split_whitespace().map(|controller| format!("+{controller} ")).collect();
-        for folder in [mount.to_owned(), mount.join(name)] {
-            create(folder.clone())?;
-            let control = folder.join("cgroup.subtree_control");
-            fs::write(&control, &wanted).doing(|| format!("cannot write {}", control.display()))?;
-        }
-        return Ok(());
+    if controllers.exists() {
+        create(mount.join(name))?;
+        return [mount.to_owned(), mount.join(name)].iter().try_for_each(|folder| enable_controllers(folder));
     }
     let hierarchies = fs::read_dir(mount).doing(|| format!("cannot read {}", mount.display()))?;
     for hierarchy in hierarchies.flatten().map(|entry| entry.path()) {

@@ -16,19 +16,20 @@ mod kubelet;
 mod network;
 mod node;
 
+use std::path::Path;
 use std::time::Duration;
 
 pub(crate) use network::Network;
 pub use node::RealNode;
 
-use crate::cache::Cache;
+use crate::cache::{Cache, cache_root};
 use crate::controlplane::{ControlPlane, within};
 use crate::doctor;
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::process::Daemon;
-use crate::registry::Registry;
-use crate::rundir::RunDir;
+use crate::registry::{Registry, static_program};
+use crate::rundir::{RunDir, runs_root};
 
 /// The most nodes one machine is asked to run.
 pub(crate) const MOST_NODES: u32 = 8;
@@ -41,7 +42,23 @@ pub(crate) fn check(options: &Options) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::NeedsRoot);
     }
-    doctor::check_packages()
+    doctor::check_packages()?;
+    let places = [runs_root(), cache_root(), static_program("pause")?, static_program("game-server")?];
+    places.iter().try_for_each(|place| check_place(place))
+}
+
+/// A node has its own of these folders and cannot see what lies in the host's.
+const COVERED: [&str; 3] = ["/var/lib", "/var/log", "/run"];
+
+fn check_place(place: &Path) -> Result<()> {
+    let place = std::fs::canonicalize(place).unwrap_or_else(|_| place.to_owned());
+    match COVERED.iter().find(|covered| place.starts_with(covered)) {
+        None => Ok(()),
+        Some(covered) => Err(Error::Invalid(format!(
+            "{} is below {covered}, which real nodes cannot see: move it (LOCALKUBE_RUNS, LOCALKUBE_CACHE, the checkout)",
+            place.display()
+        ))),
+    }
 }
 
 /// The running nodes of a cluster with what they share.
@@ -78,7 +95,7 @@ impl RealNodes {
 }
 
 /// Waits for a file that a daemon of a node makes when it is ready.
-async fn wait_for_file(path: &std::path::Path, what: &str, daemon: &Daemon) -> Result<()> {
+async fn wait_for_file(path: &Path, what: &str, daemon: &Daemon) -> Result<()> {
     let there = async {
         while !path.exists() {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -86,4 +103,17 @@ async fn wait_for_file(path: &std::path::Path, what: &str, daemon: &Daemon) -> R
         Ok(())
     };
     within(Duration::from_secs(60), what, [daemon], there).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_that_a_node_cannot_see_are_refused() {
+        check_place(Path::new("/tmp/localkube-0")).unwrap();
+        check_place(Path::new("/var/library")).unwrap();
+        let error = check_place(Path::new("/var/lib/build-agent/target")).unwrap_err().to_string();
+        assert!(error.contains("/var/lib, which real nodes cannot see"), "{error}");
+    }
 }

@@ -1,17 +1,17 @@
 //! The cables: a switch, a cable from the host to it and one to each node, and routes to the pods.
 
-use std::fs::{File, OpenOptions};
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::Command;
 
 use crate::controlplane::{Addresses, ReservedPort};
-use crate::error::{Doing, Error, Result};
+use crate::error::{Error, Result};
 use crate::process::run;
 use crate::real::RealNode;
 use crate::real::node::Namespaces;
 use crate::registry::static_program;
-use crate::rundir::{RunDir, runs_root};
+use crate::rundir::RunDir;
 
 /// The second byte of the subnets 10.N.0.0/16 that clusters choose from.
 const FIRST_SUBNET: u8 = 180;
@@ -22,16 +22,16 @@ const LAST_SUBNET: u8 = 219;
 pub(crate) struct Network {
     subnet: u8,
     switch: Namespaces,
-    _lock: File,
+    _held: UnixListener,
 }
 
 impl Network {
     /// Takes a free subnet and lays the cable from the host to a new switch.
     pub(crate) fn create(run_dir: &RunDir) -> Result<Self> {
-        let (subnet, lock) = free_subnet()?;
+        let (subnet, held) = free_subnet()?;
         let init = static_program("pause")?;
         let switch = Namespaces::hold(run_dir, "switch", &["--net"], "exec \"$1\"", &init, run_dir.path())?;
-        let network = Self { subnet, switch, _lock: lock };
+        let network = Self { subnet, switch, _held: held };
         let cable = format!("localkube{subnet}");
         ip(&["link", "add", &cable, "type", "veth", "peer", "name", "host", "netns", &network.switch.pid().to_string()])?;
         ip(&["addr", "add", &format!("{}/24", network.host()), "dev", &cable])?;
@@ -117,19 +117,16 @@ fn ip(words: &[&str]) -> Result<()> {
     run(Command::new("ip").args(words)).map(drop)
 }
 
-/// The first subnet that no other cluster holds and that the host has no route into.
-fn free_subnet() -> Result<(u8, File)> {
+/// The first subnet that no other cluster holds and that the host has no route of its own into. It is held by an abstract socket: visible to
+/// everybody on this network, freed by the kernel, and no file.
+fn free_subnet() -> Result<(u8, UnixListener)> {
     let routes = run(Command::new("ip").args(["-4", "route", "show", "table", "all"]))?;
-    for subnet in FIRST_SUBNET..=LAST_SUBNET {
-        let lock = lock_of(&runs_root(), subnet)?;
-        if lock.try_lock().is_ok() && !routes.contains(&format!("10.{subnet}.")) {
-            return Ok((subnet, lock));
-        }
-    }
-    Err(Error::Invalid(format!("all of 10.{FIRST_SUBNET}.0.0 to 10.{LAST_SUBNET}.255.255 is in use: stop a cluster first")))
-}
-
-fn lock_of(root: &Path, subnet: u8) -> Result<File> {
-    let path = root.join(format!("subnet-{subnet}"));
-    OpenOptions::new().create(true).write(true).truncate(false).open(&path).doing(|| format!("cannot open {}", path.display()))
+    let holder = |subnet: u8| {
+        let name = SocketAddr::from_abstract_name(format!("localkube-subnet-{subnet}"))?;
+        UnixListener::bind_addr(&name)
+    };
+    (FIRST_SUBNET..=LAST_SUBNET)
+        .filter(|subnet| !routes.contains(&format!("10.{subnet}.")))
+        .find_map(|subnet| holder(subnet).ok().map(|held| (subnet, held)))
+        .ok_or_else(|| Error::Invalid(format!("all of 10.{FIRST_SUBNET}.0.0 to 10.{LAST_SUBNET}.255.255 is in use: stop a cluster first")))
 }

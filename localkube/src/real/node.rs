@@ -101,14 +101,33 @@ pub struct RealNode {
 }
 
 /// The node sees the host's files, but what it writes in the places where daemons keep their state goes into the run's folder or away.
-const FURNISH: &str = "\
-mount --bind \"$2/lib\" /var/lib; mount --bind \"$2/log\" /var/log; mount -t tmpfs tmpfs /run; exec \"$1\"";
+/// The kubelet insists on some settings of the whole kernel: it is shown files with the values it wants, and the host keeps its own.
+const FURNISH: &str = r#"
+mount --bind "$2/lib" /var/lib
+mount --bind "$2/log" /var/log
+while read -r setting value; do
+  if [ -e "/proc/sys/$setting" ]; then
+    shown="$2/settings/$(echo "$setting" | tr / .)"
+    echo "$value" > "$shown"
+    mount --bind "$shown" "/proc/sys/$setting"
+  fi
+done <<END
+vm/overcommit_memory 1
+vm/panic_on_oom 0
+kernel/panic 10
+kernel/panic_on_oops 1
+kernel/keys/root_maxkeys 1000000
+kernel/keys/root_maxbytes 25000000
+END
+mount -t tmpfs tmpfs /run
+exec "$1"
+"#;
 
 impl RealNode {
     pub(crate) fn create(run_dir: &RunDir, network: &Network, number: u32) -> Result<Self> {
         let name = name_of(number);
         let folder = run_dir.folder(&name)?;
-        for part in ["lib", "log", "cni"] {
+        for part in ["lib", "log", "cni", "settings"] {
             run_dir.folder(Path::new(&name).join(part))?;
         }
         let kinds = ["--net", "--pid", "--mount", "--mount-proc"];
