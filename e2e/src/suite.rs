@@ -145,6 +145,13 @@ impl Suite {
         }));
     }
 
+    /// The names of all tests added so far.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let trials = self.trials.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        trials.iter().map(|trial| trial.name().to_owned()).collect()
+    }
+
     /// Names a test that cannot run on this machine.
     pub fn skip(&self, name: &str) {
         self.add(Trial::test(name, || Ok(())).with_ignored_flag(true));

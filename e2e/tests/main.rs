@@ -2,6 +2,7 @@
 
 mod cleanup;
 mod cli;
+mod documents;
 mod fake;
 mod input;
 mod real;
@@ -24,5 +25,6 @@ fn main() -> ExitCode {
     cli::add(&suite);
     input::add(&suite);
     cleanup::add(&suite);
+    documents::add(&suite);
     suite.run()
 }
