@@ -192,8 +192,10 @@ async fn a_damaged_binary_is_named_when_it_fails(suite: Arc<Suite>) -> Result<()
             std::os::unix::fs::symlink(binary, target.join(name))?;
         }
     }
+    let runs = tempfile::tempdir()?;
     let mut command = localkube(&suite)?;
-    command.env("LOCALKUBE_CACHE", cache.path()).args(["run", "--fake-nodes", "0", "--", "true"]);
+    command.env("LOCALKUBE_CACHE", cache.path()).env("LOCALKUBE_RUNS", runs.path());
+    command.args(["run", "--fake-nodes", "0", "--", "true"]);
     finish(command).await?.check(125, "etcd in the cache is damaged: run `localkube build --again etcd`")
 }
 

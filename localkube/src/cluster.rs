@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
-use crate::cache::{Cache, Tool};
+use crate::cache::Cache;
 use crate::controlplane::{AUDIT_LOG, Addresses, ControlPlane, ReservedPort, client_from, within};
 use crate::error::{Asking, Doing, Error, Result};
 use crate::nodes::{NODES_WITHIN, wait_nodes_ready};
@@ -20,6 +20,7 @@ use crate::process::Daemon;
 use crate::real::{self, Network, RealNode, RealNodes};
 use crate::registry::Registry;
 use crate::rundir::RunDir;
+use crate::tools::Tool;
 use crate::volumes::{self, Provisioner};
 use crate::{fake, image::Image};
 

@@ -8,12 +8,13 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{Api, Client};
 
-use crate::cache::{Cache, Tool};
+use crate::cache::Cache;
 use crate::error::{Asking, Doing, Error, Result};
 use crate::options::Options;
 use crate::pki::{Authority, Credential, Subject, kubeconfig, write_private};
 use crate::process::{Daemon, bound_command};
 use crate::rundir::{ADMIN, RunDir};
+use crate::tools::Tool;
 
 const READY_WITHIN: Duration = Duration::from_secs(90);
 

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use crate::cache::{Cache, Tool, cache_root};
+use crate::cache::{Cache, cache_root};
 use crate::error::{Error, Result};
 use crate::process::{find_program, system_path};
 use crate::registry::static_program;
 use crate::rundir::runs_root;
+use crate::tools::Tool;
 
 /// A program and the Debian package that brings it.
 struct Program {

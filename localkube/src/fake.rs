@@ -6,12 +6,13 @@ use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
-use crate::cache::{Cache, Tool, go_architecture};
+use crate::cache::{Cache, go_architecture};
 use crate::controlplane::ControlPlane;
 use crate::error::{Asking, Error, Result};
 use crate::pki::Subject;
 use crate::process::{Daemon, bound_command};
 use crate::rundir::RunDir;
+use crate::tools::Tool;
 
 const STAGES: [&str; 2] = [include_str!("../stages/node.yaml"), include_str!("../stages/pod.yaml")];
 

@@ -27,9 +27,10 @@ mod progress;
 pub mod real;
 mod registry;
 mod rundir;
+mod tools;
 mod volumes;
 
-pub use cache::{Cache, KubeVersion, Tool};
+pub use cache::Cache;
 pub use cluster::{Cluster, service_account_kubeconfig};
 pub use error::{Error, Result};
 pub use image::Image;
@@ -37,3 +38,4 @@ pub use options::Options;
 pub use progress::Progress;
 pub use registry::{EXAMPLE_IMAGES, Registry, game_image, static_program};
 pub use rundir::{reclaim_run, runs_root};
+pub use tools::{KubeVersion, Tool};

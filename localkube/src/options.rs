@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cache::KubeVersion;
 use crate::progress::Progress;
+use crate::tools::KubeVersion;
 
 /// The cluster that is wanted.
 #[derive(Debug, Clone)]

@@ -5,13 +5,14 @@ use kube::api::PostParams;
 use kube::{Api, Client, Resource};
 use serde_json::{Value, json};
 
-use crate::cache::{Cache, Tool};
+use crate::cache::Cache;
 use crate::controlplane::ControlPlane;
 use crate::error::{Asking, Error, Result};
 use crate::pki::Subject;
 use crate::process::{Daemon, bound_command};
 use crate::real::network::Network;
 use crate::rundir::RunDir;
+use crate::tools::Tool;
 
 const USER: &str = "coredns";
 

@@ -6,12 +6,12 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::cache::Tool;
 use crate::error::{Doing, Error, Result};
 use crate::pki::Subject;
 use crate::real::RealNode;
 use crate::real::containerd::SOCKET;
 use crate::real::node::Setup;
+use crate::tools::Tool;
 
 pub(crate) fn kubelet(node: &RealNode, setup: &Setup<'_>) -> Result<Command> {
     let name = node.name();
