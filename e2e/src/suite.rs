@@ -41,8 +41,8 @@ pub struct Suite {
     skipped: std::sync::Mutex<Vec<String>>,
 }
 
-/// How long a node may be silent in these tests before it is Unknown.
-const NODE_GRACE: Duration = Duration::from_secs(20);
+/// How long a node may be silent in these tests before it is Unknown: three heartbeats, so that a machine that stalls does not lose its nodes.
+const NODE_GRACE: Duration = Duration::from_secs(30);
 
 impl Suite {
     /// A suite whose failed tests leave a folder each in `failures`. KUBE chooses the Kubernetes version.
