@@ -136,15 +136,27 @@ pub(crate) fn kill_and_wait(pidfd: &OwnedFd) {
 /// Kills every process whose [`MARK`] is `value`: grandchildren of a command, and daemons whose owner died before the kernel could bind them to it.
 pub(crate) fn kill_marked(value: &OsStr) {
     let mark = [MARK.as_bytes(), b"=", value.as_encoded_bytes()].concat();
-    let Ok(entries) = fs::read_dir("/proc") else { return };
-    for pid in entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
+    // A process may start another while it is being looked for: look again until none is found.
+    for _ in 0..10 {
+        if kill_with(&mark) == 0 {
+            return;
+        }
+    }
+}
+
+/// Kills every process with this entry in its environment and returns how many there were.
+fn kill_with(mark: &[u8]) -> usize {
+    let mut killed = 0;
+    for pid in fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
         // The handle is taken before the look, so that a reused pid is never hit.
         let Ok(pidfd) = open_pidfd(pid) else { continue };
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         if environment.split(|byte| *byte == 0).any(|entry| entry == mark) {
             kill_and_wait(&pidfd);
+            killed += 1;
         }
     }
+    killed
 }
 
 /// Runs a short helper command to its end.

@@ -80,13 +80,12 @@ impl RunDir {
     /// Makes an empty file for a copy of the administrator's kubeconfig; it goes away with the run, however that ends.
     pub(crate) fn prepare_copy(&self, copy: &Path) -> Result<()> {
         let copy = std::path::absolute(copy).doing(|| format!("cannot make sense of {}", copy.display()))?;
-        self.file(COPY, copy.as_os_str().as_encoded_bytes())?;
         match write_private(&copy, "") {
             Err(Error::Io { reason, .. }) if reason.kind() == std::io::ErrorKind::AlreadyExists => {
-                let _ = fs::remove_file(self.path.join(COPY));
                 Err(Error::Invalid(format!("{} exists and is not overwritten: choose another --kubeconfig", copy.display())))
             }
-            other => other,
+            // Noted only once the file is ours: what the note names is removed.
+            created => created.and_then(|()| self.file(COPY, copy.as_os_str().as_encoded_bytes()).map(drop)),
         }
     }
 
@@ -97,7 +96,7 @@ impl RunDir {
 
     /// Keeps the logs of a run that failed, in place of those of the last one that did. Returns where they are.
     pub(crate) fn keep_logs(&self) -> PathBuf {
-        let kept = runs_root().join("last-failure");
+        let kept = runs_root().join("localkube-last-failure");
         let _ = fs::remove_dir_all(&kept);
         let _ = fs::rename(self.path.join("logs"), &kept);
         kept
