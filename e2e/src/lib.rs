@@ -9,4 +9,4 @@ mod wait;
 
 pub use scene::{Scene, run};
 pub use suite::{Place, Suite};
-pub use wait::{pod_is_ready, until, until_gone, until_pod_ready};
+pub use wait::{pod_is_ready, until, until_gone, until_pod_ready, until_some_pod};

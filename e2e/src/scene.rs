@@ -12,22 +12,19 @@ use kube::{Api, Client};
 use localkube::Cluster;
 use serde_json::{Value, json};
 
-use crate::suite::{Place, Suite};
 use crate::wait::until;
 
 /// The surroundings of one test.
 #[derive(Debug)]
 pub struct Scene {
-    suite: Arc<Suite>,
-    place: Place,
+    cluster: Arc<Cluster>,
     namespace: String,
 }
 
 impl Scene {
-    pub(crate) async fn open(suite: Arc<Suite>, place: Place, test: &str) -> Result<Self> {
+    pub(crate) async fn open(cluster: Arc<Cluster>, test: &str) -> Result<Self> {
         let namespace: String = test.rsplit("::").next().unwrap_or(test).replace('_', "-").chars().take(50).collect();
-        let scene = Self { suite, place, namespace: namespace.trim_end_matches('-').to_owned() };
-        scene.suite.cluster(place).await?;
+        let scene = Self { cluster, namespace: namespace.trim_end_matches('-').to_owned() };
         let namespaces: Api<Namespace> = Api::all(scene.client());
         let object = serde_json::from_value(json!({ "metadata": { "name": scene.namespace } }))?;
         namespaces.create(&PostParams::default(), &object).await.context("cannot create the test's namespace")?;
@@ -43,13 +40,9 @@ impl Scene {
     }
 
     /// The cluster.
-    ///
-    /// # Panics
-    /// Never: a scene exists only after its cluster was started.
     #[must_use]
-    #[allow(clippy::expect_used)]
     pub fn cluster(&self) -> &Cluster {
-        self.suite.started(self.place).expect("a scene has a cluster")
+        &self.cluster
     }
 
     /// The test's own namespace.

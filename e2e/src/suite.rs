@@ -24,7 +24,7 @@ pub enum Place {
 
 #[derive(Debug, Default)]
 struct Site {
-    cluster: OnceCell<Cluster>,
+    cluster: OnceCell<Arc<Cluster>>,
     /// Held for reading by a test that shares the cluster, for writing by one that disturbs it.
     peace: RwLock<()>,
 }
@@ -72,7 +72,7 @@ impl Suite {
         }
     }
 
-    pub(crate) async fn cluster(&self, place: Place) -> Result<&Cluster> {
+    pub(crate) async fn cluster(&self, place: Place) -> Result<Arc<Cluster>> {
         let options = Options {
             fake_nodes: if place == Place::Fake { 5 } else { 0 },
             real_nodes: if place == Place::Real { 2 } else { 0 },
@@ -82,12 +82,9 @@ impl Suite {
             progress: Progress::to_stderr(),
             ..Options::default()
         };
-        let cluster = self.site(place).cluster.get_or_try_init(|| Cluster::start(&options)).await;
-        cluster.with_context(|| format!("cannot start the {place:?} cluster"))
-    }
-
-    pub(crate) fn started(&self, place: Place) -> Option<&Cluster> {
-        self.site(place).cluster.get()
+        let start = || async { Cluster::start(&options).await.map(Arc::new) };
+        let cluster = self.site(place).cluster.get_or_try_init(start).await;
+        cluster.cloned().with_context(|| format!("cannot start the {place:?} cluster"))
     }
 
     /// A test that needs no shared cluster.
@@ -133,7 +130,7 @@ impl Suite {
             let run = async {
                 let peace = &suite.site(place).peace;
                 let (_shared, _exclusive) = if alone { (None, Some(peace.write().await)) } else { (Some(peace.read().await), None) };
-                let scene = Arc::new(Scene::open(Arc::clone(&suite), place, &title).await?);
+                let scene = Arc::new(Scene::open(suite.cluster(place).await?, &title).await?);
                 let result = test(Arc::clone(&scene)).await;
                 match &result {
                     Ok(()) => scene.close().await?,

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::watch_object;
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -52,6 +53,22 @@ where
 pub async fn until_pod_ready(pods: &Api<Pod>, name: &str) -> Result<Pod> {
     let pod = until(pods, name, "Ready", |pod| pod.is_some_and(pod_is_ready)).await?;
     pod.ok_or_else(|| anyhow::anyhow!("{name} vanished"))
+}
+
+/// Waits until some pod satisfies `holds` and returns it.
+pub async fn until_some_pod(pods: &Api<Pod>, what: &str, mut holds: impl FnMut(&Pod) -> bool) -> Result<Pod> {
+    let watching = async {
+        let mut changes = std::pin::pin!(watcher(pods.clone(), watcher::Config::default()).default_backoff().applied_objects());
+        loop {
+            // The stream opens a new watch after an error and never ends by itself.
+            if let Some(Ok(pod)) = changes.next().await
+                && holds(&pod)
+            {
+                return pod;
+            }
+        }
+    };
+    tokio::time::timeout(LIMIT, watching).await.map_err(|_| anyhow::anyhow!("no pod was seen within {} s: {what}", LIMIT.as_secs()))
 }
 
 /// Whether the pod's Ready condition is True and it is not being deleted.

@@ -29,6 +29,7 @@ struct Traces {
     interfaces: BTreeSet<String>,
     rules: String,
     settings: Vec<String>,
+    plugin_folder: bool,
 }
 
 fn output(program: &str, words: &[&str]) -> String {
@@ -36,15 +37,25 @@ fn output(program: &str, words: &[&str]) -> String {
     Command::new(program).args(words).output().map_or_else(|_| String::new(), |out| String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
+/// Settings of the whole kernel that a kubelet changes when it can.
+const SETTINGS: [&str; 4] =
+    ["/proc/sys/vm/overcommit_memory", "/proc/sys/vm/panic_on_oom", "/proc/sys/kernel/panic", "/proc/sys/kernel/panic_on_oops"];
+
+/// Whether a process sees stand-ins for all of them. The values alone would prove nothing on a machine that had them before.
+fn sees_stand_ins(pid: u32) -> bool {
+    let mounts = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    SETTINGS.iter().all(|setting| mounts.lines().any(|line| line.split(' ').any(|word| word == *setting)))
+}
+
 fn traces(folder: &str, interface: &str) -> Result<Traces> {
     let of_run = |text: &str| text.lines().filter(|line| line.contains(folder)).map(str::to_owned).collect();
-    let settings = ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "net/ipv4/ip_forward"];
-    let setting = |name: &&str| std::fs::read_to_string(format!("/proc/sys/{name}")).unwrap_or_default();
+    let setting = |name: &&str| std::fs::read_to_string(name).unwrap_or_default();
     Ok(Traces {
         mounts: of_run(&std::fs::read_to_string("/proc/mounts")?),
         interfaces: output("ip", &["-brief", "link"]).lines().filter(|line| line.contains(interface)).map(str::to_owned).collect(),
         rules: output("nft", &["--stateless", "list", "ruleset"]),
-        settings: settings.iter().map(setting).collect(),
+        settings: SETTINGS.iter().chain(&["/proc/sys/net/ipv4/ip_forward"]).map(setting).collect(),
+        plugin_folder: Path::new("/usr/libexec/kubernetes").exists(),
     })
 }
 
@@ -72,6 +83,10 @@ fn namespaces_in_use() -> BTreeSet<PathBuf> {
     let mounted = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let kept = mounted.lines().filter_map(|line| line.split(' ').find(|word| word.starts_with("net:[")).map(PathBuf::from));
     pids.flat_map(|pid| namespaces_of(&pid.to_string())).chain(kept).collect()
+}
+
+fn is_kubelet(pid: u32) -> bool {
+    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("kubelet"))
 }
 
 fn mark_of(folder: &str) -> Result<String> {
@@ -113,6 +128,9 @@ async fn killed(suite: Arc<Suite>, nodes: &str) -> Result<()> {
     let namespaces: BTreeSet<_> =
         processes_of(folder).iter().flat_map(|pid| namespaces_of(&pid.to_string())).filter(|id| !own.contains(id)).collect();
     ensure!(namespaces.is_empty() == (nodes == "--fake-nodes"), "no namespace was found: the check below would prove nothing");
+    let kubelets = processes_of(folder).into_iter().filter(|pid| is_kubelet(*pid)).collect::<Vec<_>>();
+    ensure!(kubelets.is_empty() == (nodes == "--fake-nodes"), "no kubelet was found: the check below would prove nothing");
+    ensure!(kubelets.iter().all(|pid| sees_stand_ins(*pid)), "a kubelet sees the host's settings");
     signal(&child, Signal::KILL)?;
     tokio::task::spawn_blocking(move || child.wait()).await??;
     eventually("processes are left", || processes_of(folder).is_empty()).await?;
@@ -123,7 +141,8 @@ async fn killed(suite: Arc<Suite>, nodes: &str) -> Result<()> {
     .await?;
     eventually("namespaces are left, and with them mounts", || namespaces_in_use().is_disjoint(&namespaces)).await?;
     let after = traces(folder, &interface)?;
-    ensure!(after.rules == before.rules && after.settings == before.settings, "the host was changed: {before:?} {after:?}");
+    let same = after.rules == before.rules && after.settings == before.settings && after.plugin_folder == before.plugin_folder;
+    ensure!(same, "the host was changed: {before:?} {after:?}");
     let socket: std::net::SocketAddr = address.parse()?;
     eventually("the port is still taken", || std::net::TcpStream::connect_timeout(&socket, Duration::from_millis(200)).is_err()).await?;
     eventually("the folder is left", || !Path::new(folder).exists()).await?;

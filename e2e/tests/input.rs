@@ -24,14 +24,13 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.alone("input::a_dead_part_ends_the_run_and_is_named", a_dead_part_ends_the_run_and_is_named);
     suite.alone("input::a_damaged_binary_is_named_when_it_fails", a_damaged_binary_is_named_when_it_fails);
     suite.alone("input::images_without_real_nodes_are_refused", images_without_real_nodes_are_refused);
+    suite.alone("input::real_nodes_without_root_are_refused", real_nodes_without_root_are_refused);
     if rustix::process::geteuid().is_root() {
-        suite.alone("input::real_nodes_without_root_are_refused", real_nodes_without_root_are_refused);
         suite.alone("input::a_missing_package_is_named_with_its_apt_line", a_missing_package_is_named_with_its_apt_line);
         suite.alone("input::a_full_disk_is_named", a_full_disk_is_named);
     } else {
         suite.skip("input::a_missing_package_is_named_with_its_apt_line");
         suite.skip("input::a_full_disk_is_named");
-        suite.alone("input::real_nodes_without_root_are_refused", real_nodes_without_root_are_refused);
     }
 }
 
@@ -168,7 +167,7 @@ async fn a_dead_part_ends_the_run_and_is_named(suite: Arc<Suite>) -> Result<()> 
     ended.check(125, "kube-apiserver stopped (signal: 9")?;
     let folder = ended.stdout.lines().find_map(|line| line.strip_prefix("dir=")).context("no folder")?;
     ensure!(processes_of(folder).is_empty() && !Path::new(folder).exists(), "something is left of {folder}");
-    let log = Path::new(folder).with_file_name("last-failure").join("kube-apiserver.log");
+    let log = Path::new(folder).with_file_name("localkube-last-failure").join("kube-apiserver.log");
     ensure!(ended.stderr.contains(&log.display().to_string()) && log.exists(), "no log to look at: {}", ended.stderr);
     Ok(())
 }
