@@ -13,10 +13,13 @@ use rustix::process::Signal;
 use crate::cli::{finish, localkube, processes_of, signal, wait_for_line};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.alone("cleanup::kill_9_with_fake_nodes_leaves_nothing", |suite| killed(suite, "--fake-nodes"));
+    // Taken before any test has started a cluster.
+    let before = Arc::new(traces("no-folder", "no-interface"));
+    let untouched = Arc::clone(&before);
+    suite.alone("cleanup::kill_9_with_fake_nodes_leaves_nothing", move |suite| killed(suite, "--fake-nodes", untouched));
     suite.alone("cleanup::kill_9_of_the_guard_too_is_mended_by_the_next_start", killed_with_its_guard);
     if rustix::process::geteuid().is_root() {
-        suite.alone("cleanup::kill_9_with_real_nodes_leaves_nothing", |suite| killed(suite, "--real-nodes"));
+        suite.alone("cleanup::kill_9_with_real_nodes_leaves_nothing", move |suite| killed(suite, "--real-nodes", before));
     } else {
         suite.skip("cleanup::kill_9_with_real_nodes_leaves_nothing");
     }
@@ -47,16 +50,16 @@ fn sees_stand_ins(pid: u32) -> bool {
     SETTINGS.iter().all(|setting| mounts.lines().any(|line| line.split(' ').any(|word| word == *setting)))
 }
 
-fn traces(folder: &str, interface: &str) -> Result<Traces> {
+fn traces(folder: &str, interface: &str) -> Traces {
     let of_run = |text: &str| text.lines().filter(|line| line.contains(folder)).map(str::to_owned).collect();
     let setting = |name: &&str| std::fs::read_to_string(name).unwrap_or_default();
-    Ok(Traces {
-        mounts: of_run(&std::fs::read_to_string("/proc/mounts")?),
+    Traces {
+        mounts: of_run(&std::fs::read_to_string("/proc/mounts").unwrap_or_else(|error| format!("{folder}: {error}"))),
         interfaces: output("ip", &["-brief", "link"]).lines().filter(|line| line.contains(interface)).map(str::to_owned).collect(),
         rules: output("nft", &["--stateless", "list", "ruleset"]),
         settings: SETTINGS.iter().chain(&["/proc/sys/net/ipv4/ip_forward"]).map(setting).collect(),
         plugin_folder: Path::new("/usr/libexec/kubernetes").exists(),
-    })
+    }
 }
 
 fn cgroups(mark: &str) -> Vec<PathBuf> {
@@ -103,8 +106,7 @@ pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> R
     Ok(())
 }
 
-async fn killed(suite: Arc<Suite>, nodes: &str) -> Result<()> {
-    let before = traces("no-folder", "no-interface")?;
+async fn killed(suite: Arc<Suite>, nodes: &str, before: Arc<Traces>) -> Result<()> {
     // Runs of its own: another test's start must not reclaim what this one looks at.
     let runs = tempfile::tempdir()?;
     let mut command = localkube(&suite)?;
@@ -121,7 +123,7 @@ async fn killed(suite: Arc<Suite>, nodes: &str) -> Result<()> {
     let subnet = address.split('.').nth(1).unwrap_or_default();
     let interface = if nodes == "--real-nodes" { format!("localkube{subnet}") } else { "no-interface".to_owned() };
     ensure!(processes_of(folder).len() >= 6, "no daemons were found: the check below would prove nothing");
-    ensure!(traces(folder, &interface)?.interfaces.is_empty() == (nodes == "--fake-nodes"), "the cable was not found");
+    ensure!(traces(folder, &interface).interfaces.is_empty() == (nodes == "--fake-nodes"), "the cable was not found");
     let mark = mark_of(folder)?;
     ensure!((contained(&mark) == 0) == (nodes == "--fake-nodes"), "no container was found: the check below would prove nothing");
     let own = namespaces_of("self");
@@ -136,11 +138,12 @@ async fn killed(suite: Arc<Suite>, nodes: &str) -> Result<()> {
     eventually("processes are left", || processes_of(folder).is_empty()).await?;
     eventually("processes in containers are left", || contained(&mark) == 0).await?;
     eventually("mounts or interfaces are left", || {
-        traces(folder, &interface).is_ok_and(|left| left.mounts.is_empty() && left.interfaces.is_empty())
+        let left = traces(folder, &interface);
+        left.mounts.is_empty() && left.interfaces.is_empty()
     })
     .await?;
     eventually("namespaces are left, and with them mounts", || namespaces_in_use().is_disjoint(&namespaces)).await?;
-    let after = traces(folder, &interface)?;
+    let after = traces(folder, &interface);
     let same = after.rules == before.rules && after.settings == before.settings && after.plugin_folder == before.plugin_folder;
     ensure!(same, "the host was changed: {before:?} {after:?}");
     let socket: std::net::SocketAddr = address.parse()?;

@@ -248,6 +248,8 @@ fn start_controller_manager(run: &RunDir, cache: &Cache, options: &Options, plan
         .arg(format!("--root-ca-file={}", pki("ca.crt")))
         .arg(format!("--cluster-signing-cert-file={}", pki("ca.crt")))
         .arg(format!("--cluster-signing-key-file={}", pki("ca.key")))
+        // Its default is a folder of the host, which it would create.
+        .arg(format!("--flex-volume-plugin-dir={}", run.path().join("volume-plugins").display()))
         .args(["--use-service-account-credentials=true", "--leader-elect=false", "--secure-port=0", "--profiling=false"])
         .args(FAST);
     if let Some(grace) = options.node_grace {
