@@ -1,0 +1,9 @@
+//! What users may say: the kinds of Gameplane, their defaults and their rules. No I/O, no client.
+
+#![expect(unreachable_pub, reason = "the schema derive writes a private copy of each public type")]
+
+pub mod names;
+pub mod schema;
+pub mod selector;
+pub mod template;
+pub mod tkex;

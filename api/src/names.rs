@@ -1,0 +1,80 @@
+//! Every string that others can see on the wire: labels, annotations, condition types, reasons.
+
+/// Pod label: the name of the pod's ControllerRevision.
+pub const REVISION_LABEL: &str = "controller-revision-hash";
+/// Pod label: the five characters at the end of the pod's name.
+pub const INSTANCE_ID_LABEL: &str = "tkex.bkbcs.tencent.com/gamedeployment-instance-id";
+/// ControllerRevision label: the hash in its name.
+pub const REVISION_HASH_LABEL: &str = "controller.kubernetes.io/hash";
+/// Pod annotation: pods with a lower cost are deleted first.
+pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
+/// What events of GameDeployments are reported by.
+pub const GAMEDEPLOYMENT_REPORTER: &str = "bcs-gamedeployment-operator";
+
+/// Condition types that every workload has.
+pub mod condition {
+    /// The operator is changing pods, or waits for pods that it changed.
+    pub const PROGRESSING: &str = "Progressing";
+    /// Enough pods serve.
+    pub const AVAILABLE: &str = "Available";
+    /// The rollout is stopped.
+    pub const PAUSED: &str = "Paused";
+    /// Something needs a person.
+    pub const DEGRADED: &str = "Degraded";
+}
+
+/// Reasons of conditions.
+pub mod reason {
+    /// Pods are being created or removed to reach the wanted number.
+    pub const SCALING: &str = "Scaling";
+    /// Pods are being moved to the update revision.
+    pub const ROLLING_OUT: &str = "RollingOut";
+    /// Every pod is there, on the update revision, and available.
+    pub const COMPLETE: &str = "Complete";
+    /// As many pods as the partition allows are updated.
+    pub const PARTITION_REACHED: &str = "PartitionReached";
+    /// Pods are replaced when somebody deletes them.
+    pub const ON_DELETE: &str = "WaitingForDelete";
+    /// `spec.updateStrategy.paused` is true.
+    pub const PAUSED_BY_USER: &str = "PausedByUser";
+    /// The rollout is not paused.
+    pub const NOT_PAUSED: &str = "NotPaused";
+    /// At least as many pods are available as `maxUnavailable` demands.
+    pub const ENOUGH_AVAILABLE: &str = "MinimumReplicasAvailable";
+    /// Fewer pods are available than `maxUnavailable` demands.
+    pub const TOO_FEW_AVAILABLE: &str = "MinimumReplicasUnavailable";
+    /// Nothing is wrong.
+    pub const AS_EXPECTED: &str = "AsExpected";
+    /// The object is being deleted.
+    pub const DELETING: &str = "Deleting";
+    /// A field has a value that cannot be followed.
+    pub const INVALID_SPEC: &str = "InvalidSpec";
+    /// In-place updates are not in this version.
+    pub const NO_INPLACE_UPDATE: &str = "InplaceUpdateNotInThisVersion";
+    /// Hot patches are not in this version.
+    pub const NO_HOT_PATCH: &str = "HotPatchUpdateNotInThisVersion";
+    /// Canary steps are not in this version.
+    pub const NO_CANARY: &str = "CanaryNotInThisVersion";
+    /// Hooks before a deletion are not in this version.
+    pub const NO_PRE_DELETE_HOOK: &str = "PreDeleteHookNotInThisVersion";
+}
+
+/// Reasons of events.
+pub mod event {
+    /// A pod was created.
+    pub const SUCCESSFUL_CREATE: &str = "SuccessfulCreate";
+    /// A pod could not be created.
+    pub const FAILED_CREATE: &str = "FailedCreate";
+    /// A pod was deleted.
+    pub const SUCCESSFUL_DELETE: &str = "SuccessfulDelete";
+    /// A pod could not be deleted.
+    pub const FAILED_DELETE: &str = "FailedDelete";
+    /// A pod was deleted so that its successor has the new template.
+    pub const SUCCESSFUL_RECREATE: &str = "SuccessfulUpdatePodReCreate";
+    /// A pod could not be deleted for its update.
+    pub const FAILED_RECREATE: &str = "FailedUpdatePodReCreate";
+    /// A pod could not be adopted or let go.
+    pub const FAILED_CLAIM: &str = "FailedClaim";
+    /// A ControllerRevision could not be written.
+    pub const FAILED_REVISION: &str = "FailedRevision";
+}

@@ -1,0 +1,127 @@
+//! Which pods a workload means.
+
+use std::collections::BTreeMap;
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+/// A label selector: pods that carry all `matchLabels` and satisfy all `matchExpressions`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LabelSelector {
+    /// Labels that a pod must carry with exactly these values.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 32), schema_with = "crate::schema::labels")]
+    pub match_labels: BTreeMap<String, String>,
+    /// Further demands on labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub match_expressions: Vec<Requirement>,
+}
+
+/// One demand on a label.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+pub struct Requirement {
+    /// The label.
+    #[schemars(length(max = 317))]
+    pub key: String,
+    /// How the label relates to `values`.
+    pub operator: Operator,
+    /// Values; none with Exists and DoesNotExist.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(max = 63)))]
+    pub values: Vec<String>,
+}
+
+/// How a label relates to values.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub enum Operator {
+    /// The label has one of the values.
+    In,
+    /// The label has none of the values, or is missing.
+    NotIn,
+    /// The label is there.
+    #[default]
+    Exists,
+    /// The label is missing.
+    DoesNotExist,
+}
+
+impl LabelSelector {
+    /// Whether a pod with these labels is meant. A selector that says nothing means no pod.
+    #[must_use]
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        let named = self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value));
+        !self.is_empty() && named && self.match_expressions.iter().all(|requirement| requirement.holds(labels.get(&requirement.key)))
+    }
+
+    /// Whether the selector says nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.match_labels.is_empty() && self.match_expressions.is_empty()
+    }
+}
+
+impl Requirement {
+    fn holds(&self, value: Option<&String>) -> bool {
+        match self.operator {
+            Operator::In => value.is_some_and(|value| self.values.contains(value)),
+            Operator::NotIn => value.is_none_or(|value| !self.values.contains(value)),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+        }
+    }
+}
+
+/// The selector as text, as `kubectl get -l` and the HorizontalPodAutoscaler take it.
+impl std::fmt::Display for LabelSelector {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut parts: Vec<String> = self.match_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        parts.extend(self.match_expressions.iter().map(|Requirement { key, operator, values }| match operator {
+            Operator::In => format!("{key} in ({})", values.join(",")),
+            Operator::NotIn => format!("{key} notin ({})", values.join(",")),
+            Operator::Exists => key.clone(),
+            Operator::DoesNotExist => format!("!{key}"),
+        }));
+        out.write_str(&parts.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn demand(operator: Operator, values: &[&str]) -> LabelSelector {
+        let values = values.iter().map(|value| (*value).to_owned()).collect();
+        LabelSelector { match_labels: BTreeMap::new(), match_expressions: vec![Requirement { key: "tier".to_owned(), operator, values }] }
+    }
+
+    #[test]
+    fn every_operator_matches_as_kubernetes_does() {
+        let (game, none) = (labels(&[("tier", "game")]), labels(&[]));
+        assert!(demand(Operator::In, &["game", "web"]).matches(&game));
+        assert!(!demand(Operator::In, &["game"]).matches(&none));
+        assert!(!demand(Operator::NotIn, &["game"]).matches(&game));
+        assert!(demand(Operator::NotIn, &["game"]).matches(&none));
+        assert!(demand(Operator::Exists, &[]).matches(&game));
+        assert!(!demand(Operator::Exists, &[]).matches(&none));
+        assert!(demand(Operator::DoesNotExist, &[]).matches(&none));
+        assert!(!demand(Operator::DoesNotExist, &[]).matches(&game));
+    }
+
+    #[test]
+    fn an_empty_selector_means_no_pod() {
+        assert!(!LabelSelector::default().matches(&labels(&[("app", "game")])));
+    }
+
+    #[test]
+    fn the_text_is_what_kubectl_takes() {
+        let mut selector = demand(Operator::NotIn, &["a", "b"]);
+        selector.match_labels = labels(&[("app", "game")]);
+        assert_eq!(selector.to_string(), "app=game,tier notin (a,b)");
+    }
+}

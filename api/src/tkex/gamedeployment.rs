@@ -1,0 +1,203 @@
+//! GameDeployment: interchangeable game servers.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use super::hook::{PodHook, PreDeleteHook};
+use super::strategy::UpdateStrategy;
+use crate::selector::LabelSelector;
+use crate::template::PodTemplate;
+
+/// What should run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[kube(
+    group = "tkex.tencent.com",
+    version = "v1alpha1",
+    kind = "GameDeployment",
+    namespaced,
+    status = "GameDeploymentStatus",
+    shortname = "gd",
+    category = "game",
+    doc = "A number of interchangeable game servers that are updated without losing a player.",
+    derive = "PartialEq",
+    scale(spec_replicas_path = ".spec.replicas", status_replicas_path = ".status.replicas", label_selector_path = ".status.labelSelector"),
+    printcolumn(name = "DESIRED", type_ = "integer", json_path = ".spec.replicas", description = "Pods that are wanted"),
+    printcolumn(name = "UPDATED", type_ = "integer", json_path = ".status.updatedReplicas", description = "Pods on the update revision"),
+    printcolumn(name = "UPDATED_READY", type_ = "integer", json_path = ".status.updatedReadyReplicas", description = "Pods on the update revision that are ready"),
+    printcolumn(name = "READY", type_ = "integer", json_path = ".status.readyReplicas", description = "Pods that are ready"),
+    printcolumn(name = "TOTAL", type_ = "integer", json_path = ".status.replicas", description = "Pods that exist"),
+    printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "STATE", type_ = "string", json_path = ".status.conditions[?(@.type==\"Progressing\")].reason", priority = 1, description = "What the operator is doing"),
+    printcolumn(name = "CURRENT", type_ = "string", json_path = ".status.currentRevision", priority = 1, description = "The stable revision"),
+    printcolumn(name = "UPDATE", type_ = "string", json_path = ".status.updateRevision", priority = 1, description = "The revision of the template"),
+    validation = Rule::new("oldSelf.hasValue() || self.metadata.name.size() <= 52")
+        .message("the name may have at most 52 characters: with a revision's hash it becomes a label of pods")
+        .optional_old_self(true),
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.selector.matchLabels) || self.selector.matchLabels.all(key, has(self.template.metadata) && has(self.template.metadata.labels) && key in self.template.metadata.labels && self.template.metadata.labels[key] == self.selector.matchLabels[key])")
+        .message("selector.matchLabels must be among template.metadata.labels")
+        .field_path(".template.metadata.labels"),
+    validation = Rule::new("!has(self.selector.matchExpressions) || self.selector.matchExpressions.all(e, has(self.template.metadata) && has(self.template.metadata.labels) && e.key in self.template.metadata.labels ? (e.operator == 'Exists' || e.operator == 'In' && has(e.values) && self.template.metadata.labels[e.key] in e.values || e.operator == 'NotIn' && (!has(e.values) || !(self.template.metadata.labels[e.key] in e.values))) : (e.operator == 'DoesNotExist' || e.operator == 'NotIn'))")
+        .message("template.metadata.labels must satisfy selector.matchExpressions")
+        .field_path(".template.metadata.labels"),
+)]
+pub struct GameDeploymentSpec {
+    /// How many pods are wanted.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0))]
+    pub replicas: i32,
+    /// Which pods belong to this GameDeployment; must match the template's labels and never changes.
+    #[x_kube(
+        validation = Rule::new("self == oldSelf").message("the selector cannot be changed: pods that no longer match would be left behind"),
+        validation = Rule::new("has(self.matchLabels) && self.matchLabels.size() > 0 || has(self.matchExpressions) && self.matchExpressions.size() > 0").message("an empty selector would match every pod"),
+    )]
+    pub selector: LabelSelector,
+    /// What a pod looks like. It reaches the pod as it is written here.
+    pub template: PodTemplate,
+    /// Which pods go first when the number shrinks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale_strategy: Option<ScaleStrategy>,
+    /// How pods are moved to a new template.
+    #[serde(default)]
+    pub update_strategy: UpdateStrategy,
+    /// A hook that must agree before a pod is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_delete_update_strategy: Option<PreDeleteHook>,
+    /// A hook that must agree before a pod is updated in place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_inplace_update_strategy: Option<PodHook>,
+    /// A hook that is asked after a pod was updated in place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub post_inplace_update_strategy: Option<PodHook>,
+    /// How many revisions are kept besides those that pods use.
+    #[serde(default = "ten")]
+    #[schemars(range(min = 0))]
+    pub revision_history_limit: i32,
+    /// How long a pod must be ready before it counts as available.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub min_ready_seconds: i32,
+    /// Accepted for manifests that carry it; has no meaning here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub service_name: Option<String>,
+}
+
+fn one() -> i32 {
+    1
+}
+
+fn ten() -> i32 {
+    10
+}
+
+/// Which pods go first when the number shrinks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ScaleStrategy {
+    /// Names of pods to delete. They are replaced unless `replicas` is lowered too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10_000), inner(length(max = 253)))]
+    pub pods_to_delete: Vec<String>,
+}
+
+/// What was seen.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GameDeploymentStatus {
+    /// The generation of the spec that this status answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Pods that exist and are not being deleted.
+    #[serde(default)]
+    pub replicas: i32,
+    /// Of these, ready ones.
+    #[serde(default)]
+    pub ready_replicas: i32,
+    /// Of these, ready for at least `minReadySeconds`.
+    #[serde(default)]
+    pub available_replicas: i32,
+    /// Pods on the update revision.
+    #[serde(default)]
+    pub updated_replicas: i32,
+    /// Of these, ready ones.
+    #[serde(default)]
+    pub updated_ready_replicas: i32,
+    /// The revision of the template.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub update_revision: String,
+    /// The stable revision: the last one that every pod had.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub current_revision: String,
+    /// How often a revision's name was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collision_count: Option<i32>,
+    /// The selector as text, for the HorizontalPodAutoscaler.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub label_selector: String,
+    /// Progressing, Available, Paused and Degraded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
+    pub conditions: Vec<Condition>,
+    /// Why and since when the rollout pauses by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pause_conditions: Vec<PauseCondition>,
+    /// The canary step that is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_step_index: Option<i32>,
+    /// The steps that `currentStepIndex` counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_step_hash: Option<String>,
+    /// The state of a rollout in steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<CanaryStatus>,
+    /// Pods that wait for a hook before they are deleted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pre_delete_hook_condition: Vec<PodHookCondition>,
+    /// Pods that wait for a hook before they are updated in place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pre_inplace_hook_condition: Vec<PodHookCondition>,
+    /// Pods whose hook after an update in place is under way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub post_inplace_hook_condition: Vec<PodHookCondition>,
+}
+
+/// Why a rollout pauses by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PauseCondition {
+    /// PausedByCanaryPauseStep or PausedByStepBasedHook.
+    pub reason: String,
+    /// Since when.
+    pub start_time: Time,
+}
+
+/// The state of a rollout in steps.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CanaryStatus {
+    /// The last revision that went through all steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// Since when a step pauses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_start_time: Option<Time>,
+    /// The HookRun of the step that is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_step_hook_run: Option<String>,
+}
+
+/// A pod that waits for a hook.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodHookCondition {
+    /// The pod.
+    pub pod_name: String,
+    /// Since when.
+    pub start_time: Time,
+    /// The phase of its HookRun.
+    pub phase: String,
+}

@@ -1,0 +1,53 @@
+//! Where workloads ask a hook.
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+/// A hook to ask: a HookTemplate and its arguments.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HookStep {
+    /// The HookTemplate, in the same namespace.
+    #[schemars(length(min = 1, max = 253))]
+    pub template_name: String,
+    /// Values for the HookTemplate's arguments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub args: Vec<HookArgument>,
+}
+
+/// One argument of a hook.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+pub struct HookArgument {
+    /// The argument.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Its value; the HookTemplate's own value if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+}
+
+/// A hook that is asked about one pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+pub struct PodHook {
+    /// The hook. Nothing is asked without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook: Option<HookStep>,
+    /// Ask again at once where the hook said no. The operator resets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<bool>,
+}
+
+/// A hook that must agree before a pod is deleted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+pub struct PreDeleteHook {
+    /// The hook. Nothing is asked without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook: Option<HookStep>,
+    /// Ask again at once where the hook said no. The operator resets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<bool>,
+    /// Guard deletions by others too: `kubectl delete pod`, evictions, deletion of the workload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protect: Option<bool>,
+}

@@ -1,0 +1,59 @@
+//! What to do next for one GameDeployment.
+//!
+//! Pods fall into three groups by their revision: `update` (the template of the spec), `current` (the stable revision, remembered in status) and `stray` (neither).
+//! Deletions come before creations within one plan, so that the number of pods never passes `replicas + maxSurge`; names of new pods follow from what is seen, so that
+//! a plan carried out twice creates nothing twice.
+
+mod moves;
+mod situation;
+mod status;
+
+use std::sync::Arc;
+
+use api::tkex::{GameDeployment, GameDeploymentStatus};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{Action, Plan};
+use crate::pod::PodFacts;
+use crate::revision::{self, RevisionFacts};
+
+pub use status::with_trouble;
+
+/// The moment of the decision.
+pub type Now = Timestamp;
+
+/// Everything a decision is made from.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Observed {
+    /// The object, with defaults.
+    pub object: Arc<GameDeployment>,
+    /// Pods that it controls, and pods of its namespace that nobody controls.
+    pub pods: Vec<Arc<PodFacts>>,
+    /// Revisions that it controls, and those that nobody controls and its selector matches.
+    pub revisions: Vec<Arc<RevisionFacts>>,
+    /// Names of revisions that others use.
+    pub taken_revision_names: Vec<String>,
+    /// Names of pods that others use.
+    pub taken_pod_names: Vec<String>,
+}
+
+/// What to do next. Never fails: what cannot be followed is a hold.
+#[must_use]
+pub fn decide(seen: &Observed, now: Now) -> Plan<GameDeploymentStatus> {
+    let situation = situation::Situation::of(seen, now);
+    if seen.object.metadata.deletion_timestamp.is_some() {
+        return Plan { steps: Vec::new(), status: status::deleting(seen, &situation), holds: Vec::new(), wake: None };
+    }
+    let moves = moves::Moves::of(&situation);
+    let (status, holds) = (status::status(seen, &situation, &moves), moves.holds.clone());
+    let needed = |name: &str| {
+        let carried = situation.ours.iter().any(|pod| pod.revision() == Some(name));
+        carried || [&situation.update.name, &situation.current.name, &status.current_revision].iter().any(|live| *live == name)
+    };
+    let limit = usize::try_from(seen.object.spec.revision_history_limit).unwrap_or_default();
+    let forgotten = revision::superfluous(&seen.revisions, limit, needed);
+    let steps = [situation.claims.clone(), situation.revision_actions.clone(), moves.deletions, moves.creations, forgotten];
+    let steps: Vec<Vec<Action>> = steps.into_iter().filter(|step| !step.is_empty()).collect();
+    Plan { steps, status, holds, wake: situation.wake() }
+}

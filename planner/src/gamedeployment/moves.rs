@@ -1,0 +1,209 @@
+//! Which pods go and which come.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::template::PodTemplate;
+use api::tkex::UpdateType;
+
+use super::situation::{Group, Situation, Target};
+use crate::naming;
+use crate::plan::{Action, DeleteReason, Feature, Hold, NewPod};
+use crate::pod::PodFacts;
+
+/// The most pods that one plan deletes, and the most that it creates: the next plan is made from fresh facts, so that a pause or a rollback takes effect soon.
+const SLICE: usize = 500;
+
+#[derive(Debug, Default)]
+pub(super) struct Moves {
+    pub(super) deletions: Vec<Action>,
+    pub(super) creations: Vec<Action>,
+    pub(super) holds: Vec<Hold>,
+}
+
+/// Pods that remain, and how many of them are available.
+struct Remaining<'s, 'a> {
+    situation: &'s Situation<'a>,
+    pods: Vec<Arc<PodFacts>>,
+    available: usize,
+    /// How many pods of the stable revision may go.
+    current_to_spare: usize,
+    deletions: Vec<Action>,
+    /// Pods that should go and cannot, because a hook would have to agree.
+    guarded: usize,
+}
+
+impl Moves {
+    pub(super) fn of(situation: &Situation) -> Self {
+        let mut remaining = Remaining::of(situation);
+        remaining.scale_in();
+        let waiting = remaining.replace();
+        let creations = remaining.creations(waiting);
+        let mut deletions: Vec<Action> = situation.ended.iter().take(SLICE).map(|pod| delete(pod, DeleteReason::Ended)).collect();
+        deletions.append(&mut remaining.deletions);
+        Self { holds: remaining.holds(waiting), deletions, creations }
+    }
+}
+
+fn delete(pod: &PodFacts, why: DeleteReason) -> Action {
+    Action::DeletePod { name: pod.name.clone(), uid: pod.uid.clone(), why }
+}
+
+impl<'s, 'a> Remaining<'s, 'a> {
+    fn of(situation: &'s Situation<'a>) -> Self {
+        let pods = situation.placed.clone();
+        let available = pods.iter().filter(|pod| situation.is_available(pod)).count();
+        let current = pods.iter().filter(|pod| situation.group(pod) == Group::Current).count();
+        let current_to_spare = current.saturating_sub(situation.limits.partition);
+        Self { situation, pods, available, current_to_spare, deletions: Vec::new(), guarded: 0 }
+    }
+
+    /// How many pods must stay available.
+    fn floor(&self) -> usize {
+        self.situation.replicas.saturating_sub(self.situation.limits.max_unavailable)
+    }
+
+    /// How many pods still have to be replaced.
+    fn to_replace(&self) -> usize {
+        let named = self.pods.iter().filter(|pod| self.situation.is_named_for_deletion(pod)).count();
+        if !self.situation.rolls() {
+            return named;
+        }
+        let stray = self.pods.iter().filter(|pod| self.situation.group(pod) == Group::Stray);
+        let stray = stray.filter(|pod| !self.situation.is_named_for_deletion(pod)).count();
+        named + stray + self.current_to_spare
+    }
+
+    fn remove(&mut self, index: usize, why: DeleteReason) {
+        let pod = self.pods.remove(index);
+        self.available -= usize::from(self.situation.is_available(&pod));
+        if self.situation.group(&pod) == Group::Current {
+            self.current_to_spare = self.current_to_spare.saturating_sub(1);
+        }
+        self.deletions.push(delete(&pod, why));
+    }
+
+    /// Deletes pods beyond the wanted number: named ones first, then old ones as far as the partition lets them go, then updated ones.
+    fn scale_in(&mut self) {
+        let surge = self.situation.limits.max_surge.min(self.to_replace());
+        let wanted = self.situation.replicas + surge;
+        while self.pods.len() > wanted && self.deletions.len() < SLICE {
+            // As long as an unavailable pod can go instead, no available one goes below the floor.
+            let at_floor = self.available <= self.floor();
+            let rank = |pod: &PodFacts| (at_floor && self.situation.is_available(pod), self.class(pod));
+            let victims = self.pods.iter().enumerate().filter(|(_, pod)| self.situation.may_delete(pod));
+            let Some((index, _)) = victims.min_by_key(|(index, pod)| (rank(pod), *index)) else {
+                self.guarded += self.pods.len() - wanted;
+                return;
+            };
+            self.remove(index, DeleteReason::Scale);
+        }
+    }
+
+    fn class(&self, pod: &PodFacts) -> u8 {
+        if self.situation.is_named_for_deletion(pod) {
+            return 0;
+        }
+        match self.situation.group(pod) {
+            Group::Stray => 1,
+            Group::Current if self.current_to_spare > 0 => 2,
+            Group::Update => 3,
+            Group::Current => 4,
+        }
+    }
+
+    /// Deletes pods whose successors shall differ, as many as may be unavailable. Pods that are unavailable anyway cost nothing. Returns how many have to wait.
+    fn replace(&mut self) -> usize {
+        let mut index = 0;
+        while let Some(pod) = self.pods.get(index).filter(|_| self.deletions.len() < SLICE) {
+            let named = self.situation.is_named_for_deletion(pod);
+            let due = named || self.situation.rolls() && self.is_outdated(pod);
+            let free = !self.situation.is_available(pod) || self.available > self.floor();
+            if !due || !free {
+                index += 1;
+            } else if self.situation.may_delete(pod) {
+                self.remove(index, if named { DeleteReason::Scale } else { DeleteReason::Update });
+            } else {
+                self.guarded += 1;
+                index += 1;
+            }
+        }
+        self.to_replace()
+    }
+
+    fn is_outdated(&self, pod: &PodFacts) -> bool {
+        match self.situation.group(pod) {
+            Group::Update => false,
+            Group::Current => self.current_to_spare > 0,
+            Group::Stray => true,
+        }
+    }
+
+    /// Pods to create: of the stable revision as far as the partition demands, or all while the rollout stands still; of the update revision otherwise.
+    fn creations(&self, waiting: usize) -> Vec<Action> {
+        let situation = self.situation;
+        let wanted = situation.replicas + situation.limits.max_surge.min(waiting);
+        let missing = wanted.saturating_sub(self.pods.len());
+        let current = self.pods.iter().filter(|pod| situation.group(pod) == Group::Current).count();
+        let from_current = if situation.current.name == situation.update.name {
+            0
+        } else if situation.stop.is_some() {
+            missing
+        } else {
+            situation.limits.partition.saturating_sub(current).min(missing)
+        };
+        let mut taken: BTreeSet<String> = self.taken_ids();
+        let mut creations = self.pods_of(&situation.current, from_current.min(SLICE), &mut taken);
+        let from_update = (missing - from_current).min(SLICE - creations.len());
+        creations.append(&mut self.pods_of(&situation.update, from_update, &mut taken));
+        creations
+    }
+
+    /// Names that no new pod may have: of pods that exist, that others use, and that the user wants deleted.
+    fn taken_ids(&self) -> BTreeSet<String> {
+        let seen = self.situation.seen;
+        let prefix = format!("{}-", seen.object.metadata.name.as_deref().unwrap_or_default());
+        let names = seen.pods.iter().map(|pod| &pod.name).chain(&seen.taken_pod_names).map(String::as_str);
+        let names = names.chain(self.situation.named.iter().copied());
+        names.filter_map(|name| name.strip_prefix(&prefix)).map(str::to_owned).collect()
+    }
+
+    fn pods_of(&self, target: &Target, count: usize, taken: &mut BTreeSet<String>) -> Vec<Action> {
+        // A pod that the selector does not match would be let go at once and created again, for ever.
+        if count == 0 || !self.situation.spec.selector.matches(&PodTemplate((*target.template).clone()).labels()) {
+            return Vec::new();
+        }
+        let metadata = &self.situation.seen.object.metadata;
+        let (owner, uid) = (metadata.name.as_deref().unwrap_or_default(), metadata.uid.as_deref().unwrap_or_default());
+        let new = |id: String| {
+            let (name, revision) = (format!("{owner}-{id}"), target.name.clone());
+            Action::CreatePod(NewPod { name, id, revision, template: Arc::clone(&target.template) })
+        };
+        naming::ids(uid, &target.name, taken).take(count).map(new).collect()
+    }
+
+    fn holds(&self, waiting: usize) -> Vec<Hold> {
+        let situation = self.situation;
+        let outdated = self.pods.iter().filter(|pod| situation.group(pod) != Group::Update).count();
+        let mut holds: Vec<Hold> = situation.invalid.iter().cloned().collect();
+        if outdated > 0 {
+            holds.extend(situation.stop.iter().filter(|stop| situation.invalid.as_ref() != Some(stop)).cloned());
+        }
+        if self.guarded > 0 {
+            holds.push(Hold::NotInThisVersion(Feature::PreDeleteHook));
+        }
+        if situation.stop.is_none() && situation.spec.update_strategy.kind == UpdateType::OnDelete && outdated > 0 {
+            holds.push(Hold::OnDelete { waiting: outdated });
+        }
+        let kept = outdated.saturating_sub(waiting);
+        if situation.rolls() && kept > 0 {
+            holds.push(Hold::Partition { kept });
+        }
+        if waiting > 0 && self.guarded == 0 {
+            let unavailable = situation.replicas.saturating_sub(self.available);
+            holds.push(Hold::Budget { waiting, unavailable, allowed: situation.limits.max_unavailable });
+        }
+        holds.extend(situation.ended_too_soon());
+        holds
+    }
+}

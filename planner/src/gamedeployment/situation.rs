@@ -1,0 +1,196 @@
+//! What is seen, put in order.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::tkex::{GameDeploymentSpec, UpdateType};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use super::{Now, Observed};
+use crate::budget::Limits;
+use crate::claim::claim;
+use crate::order::least_missed_first;
+use crate::plan::{Action, Feature, Hold};
+use crate::pod::PodFacts;
+use crate::revision::{self, RevisionFacts};
+
+/// A pod that ended sooner after its creation is replaced only then: a pod that cannot live must not be replaced in a hot loop.
+const SHORTEST_LIFE: SignedDuration = SignedDuration::from_secs(10);
+
+/// A revision that pods can be made from.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub(super) name: String,
+    pub(super) template: Arc<Value>,
+}
+
+/// The group of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Group {
+    /// On the revision of the template.
+    Update,
+    /// On the stable revision, which is another one.
+    Current,
+    /// On neither.
+    Stray,
+}
+
+#[derive(Debug)]
+pub(super) struct Situation<'a> {
+    pub(super) spec: &'a GameDeploymentSpec,
+    pub(super) seen: &'a Observed,
+    pub(super) now: Now,
+    pub(super) replicas: usize,
+    pub(super) limits: Limits,
+    pub(super) update: Target,
+    pub(super) current: Target,
+    pub(super) collisions: i32,
+    pub(super) claims: Vec<Action>,
+    pub(super) revision_actions: Vec<Action>,
+    /// Every pod of ours.
+    pub(super) ours: Vec<Arc<PodFacts>>,
+    /// Pods that fill a place, least missed first: active ones, and ended ones whose successor has to wait.
+    pub(super) placed: Vec<Arc<PodFacts>>,
+    /// Pods that ended and are to be replaced.
+    pub(super) ended: Vec<Arc<PodFacts>>,
+    /// Names that the user wants deleted.
+    pub(super) named: BTreeSet<&'a str>,
+    /// Why the rollout stands still although the strategy is one that moves pods.
+    pub(super) stop: Option<Hold>,
+    /// A field that cannot be followed.
+    pub(super) invalid: Option<Hold>,
+}
+
+impl<'a> Situation<'a> {
+    pub(super) fn of(seen: &'a Observed, now: Now) -> Self {
+        let (spec, status) = (&seen.object.spec, seen.object.status.clone().unwrap_or_default());
+        let owner = seen.object.metadata.name.clone().unwrap_or_default();
+        let uid = seen.object.metadata.uid.clone().unwrap_or_default();
+        let replicas = usize::try_from(spec.replicas).unwrap_or_default();
+        let (limits, invalid) = limits(spec, replicas);
+        let claim = claim(&uid, &spec.selector, &seen.pods);
+        let collisions = status.collision_count.unwrap_or_default();
+        let resolved = revision::resolve(&owner, &spec.template.0, &seen.revisions, &seen.taken_revision_names, collisions);
+        let update = Target { name: resolved.name, template: resolved.template };
+        let current = current(&status.current_revision, &update, &seen.revisions, &claim.ours);
+        let mut claims = claim.actions;
+        let orphans = seen.revisions.iter().filter(|revision| revision.controller.is_none());
+        claims.extend(orphans.map(|revision| Action::AdoptRevision { name: revision.name.clone(), uid: revision.uid.clone() }));
+        let (mut placed, mut ended) = (Vec::new(), Vec::new());
+        for pod in claim.ours.iter().filter(|pod| !pod.deleting) {
+            let fills = if pod.has_ended() { replaceable_at(pod) > now } else { true };
+            if fills { placed.push(Arc::clone(pod)) } else { ended.push(Arc::clone(pod)) }
+        }
+        least_missed_first(&mut placed);
+        ended.sort_by(|left, right| left.name.cmp(&right.name));
+        let limits = if current.name == update.name { Limits { partition: 0, ..limits } } else { limits };
+        let stop = invalid.clone().or_else(|| stop(spec));
+        Self {
+            spec,
+            seen,
+            now,
+            replicas,
+            limits,
+            update,
+            current,
+            collisions: resolved.collisions,
+            claims,
+            revision_actions: resolved.actions,
+            ours: claim.ours,
+            placed,
+            ended,
+            named: spec.scale_strategy.iter().flat_map(|strategy| &strategy.pods_to_delete).map(String::as_str).collect(),
+            stop,
+            invalid,
+        }
+    }
+
+    pub(super) fn group(&self, pod: &PodFacts) -> Group {
+        match pod.revision() {
+            Some(name) if name == self.update.name => Group::Update,
+            Some(name) if name == self.current.name => Group::Current,
+            Some(_) | None => Group::Stray,
+        }
+    }
+
+    pub(super) fn min_ready(&self) -> SignedDuration {
+        SignedDuration::from_secs(i64::from(self.spec.min_ready_seconds.max(0)))
+    }
+
+    pub(super) fn is_available(&self, pod: &PodFacts) -> bool {
+        !pod.deleting && pod.is_available(self.min_ready(), self.now)
+    }
+
+    /// Whether the operator itself moves pods to the update revision now.
+    pub(super) fn rolls(&self) -> bool {
+        self.stop.is_none() && self.spec.update_strategy.kind == UpdateType::RollingUpdate
+    }
+
+    /// Whether a pod may be deleted without asking anybody.
+    pub(super) fn may_delete(&self, pod: &PodFacts) -> bool {
+        let hook = self.spec.pre_delete_update_strategy.as_ref().is_some_and(|strategy| strategy.hook.is_some());
+        !hook || pod.phase != crate::pod::Phase::Running
+    }
+
+    pub(super) fn is_named_for_deletion(&self, pod: &PodFacts) -> bool {
+        self.named.contains(pod.name.as_str())
+    }
+
+    /// Pods whose successor has to wait, and until when.
+    pub(super) fn ended_too_soon(&self) -> Option<Hold> {
+        let soon: Vec<_> = self.placed.iter().filter(|pod| pod.has_ended()).map(|pod| replaceable_at(pod)).collect();
+        let until = soon.iter().min().copied()?;
+        Some(Hold::EndedTooSoon { pods: soon.len(), until })
+    }
+
+    /// When something becomes due by itself.
+    pub(super) fn wake(&self) -> Option<Timestamp> {
+        let ripening = self.placed.iter().filter(|pod| pod.is_ready() && !self.is_available(pod));
+        let ripe = ripening.filter_map(|pod| pod.available_at(self.min_ready()));
+        let replaceable = self.placed.iter().filter(|pod| pod.has_ended()).map(|pod| replaceable_at(pod));
+        ripe.chain(replaceable).min()
+    }
+}
+
+fn limits(spec: &GameDeploymentSpec, replicas: usize) -> (Limits, Option<Hold>) {
+    let labels = spec.template.labels();
+    let mismatch = (!spec.selector.matches(&labels)).then(|| Hold::Invalid {
+        field: "spec.template.metadata.labels".to_owned(),
+        problem: "the selector does not match them, so no pod is created".to_owned(),
+    });
+    match Limits::of(&spec.update_strategy, replicas) {
+        Ok(limits) => (limits, mismatch),
+        Err(invalid) => (Limits { partition: replicas, max_unavailable: 1, max_surge: 0 }, Some(mismatch.unwrap_or(invalid))),
+    }
+}
+
+fn stop(spec: &GameDeploymentSpec) -> Option<Hold> {
+    let strategy = &spec.update_strategy;
+    if strategy.paused {
+        return Some(Hold::PausedByUser);
+    }
+    match strategy.kind {
+        UpdateType::InplaceUpdate => Some(Hold::NotInThisVersion(Feature::InplaceUpdate)),
+        UpdateType::HotPatchUpdate => Some(Hold::NotInThisVersion(Feature::HotPatchUpdate)),
+        UpdateType::RollingUpdate | UpdateType::OnDelete => {
+            let steps = strategy.canary.as_ref().is_some_and(|canary| !canary.steps.is_empty());
+            steps.then_some(Hold::NotInThisVersion(Feature::Canary))
+        }
+    }
+}
+
+/// The stable revision: the remembered one; for an object that never had one, the oldest that a pod carries.
+fn current(remembered: &str, update: &Target, revisions: &[Arc<RevisionFacts>], pods: &[Arc<PodFacts>]) -> Target {
+    if remembered == update.name {
+        return update.clone();
+    }
+    let carried = |revision: &&Arc<RevisionFacts>| pods.iter().any(|pod| pod.is_active() && pod.revision() == Some(&revision.name));
+    let known = revisions.iter().find(|revision| revision.name == remembered);
+    let found = known.or_else(|| revisions.iter().filter(carried).min_by_key(|revision| (revision.number, &revision.name)));
+    found.map_or_else(|| update.clone(), |revision| Target { name: revision.name.clone(), template: Arc::clone(&revision.template) })
+}
+
+fn replaceable_at(pod: &PodFacts) -> Timestamp {
+    pod.created.checked_add(SHORTEST_LIFE).unwrap_or(Timestamp::MAX)
+}

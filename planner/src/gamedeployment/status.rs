@@ -1,0 +1,144 @@
+//! What people are told.
+
+use std::sync::Arc;
+
+use api::names::{condition as kind, reason};
+use api::tkex::{GameDeploymentStatus, UpdateType};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::moves::Moves;
+use super::situation::{Group, Situation};
+use super::{Now, Observed};
+use crate::condition::{self, Verdict};
+use crate::plan::Hold;
+use crate::pod::PodFacts;
+
+pub(super) fn status(seen: &Observed, situation: &Situation, moves: &Moves) -> GameDeploymentStatus {
+    let mut status = counted(seen, situation);
+    let mut say = |kind: &str, verdict: Verdict| {
+        condition::set(&mut status.conditions, kind, verdict, seen.object.metadata.generation, situation.now);
+    };
+    say(kind::PROGRESSING, progressing(situation, moves));
+    say(kind::AVAILABLE, available(situation));
+    say(kind::PAUSED, paused(situation));
+    say(kind::DEGRADED, degraded(moves));
+    status
+}
+
+/// The status of an object that is being deleted: its pods are left to the garbage collector.
+pub(super) fn deleting(seen: &Observed, situation: &Situation) -> GameDeploymentStatus {
+    let mut status = counted(seen, situation);
+    let verdict = Verdict::no(reason::DELETING, "the object is being deleted; nothing is created or updated any more");
+    condition::set(&mut status.conditions, kind::PROGRESSING, verdict, seen.object.metadata.generation, situation.now);
+    status
+}
+
+/// Adds to a status that the last plan could not be carried out.
+#[must_use]
+pub fn with_trouble(mut status: GameDeploymentStatus, reason: &'static str, message: &str, now: Now) -> GameDeploymentStatus {
+    let generation = status.observed_generation;
+    condition::set(&mut status.conditions, kind::DEGRADED, Verdict::yes(reason, message), generation, now);
+    status
+}
+
+fn counted(seen: &Observed, situation: &Situation) -> GameDeploymentStatus {
+    let before = seen.object.status.clone().unwrap_or_default();
+    let active: Vec<&Arc<PodFacts>> = situation.ours.iter().filter(|pod| pod.is_active()).collect();
+    let updated = |pod: &PodFacts| situation.group(pod) == Group::Update;
+    let count = |filter: &dyn Fn(&PodFacts) -> bool| i32::try_from(active.iter().filter(|pod| filter(pod)).count()).unwrap_or(i32::MAX);
+    let complete = active.len() >= situation.replicas && active.iter().all(|pod| updated(pod) && situation.is_available(pod));
+    GameDeploymentStatus {
+        observed_generation: seen.object.metadata.generation,
+        replicas: count(&|_| true),
+        ready_replicas: count(&PodFacts::is_ready),
+        available_replicas: count(&|pod| situation.is_available(pod)),
+        updated_replicas: count(&updated),
+        updated_ready_replicas: count(&|pod| updated(pod) && pod.is_ready()),
+        update_revision: situation.update.name.clone(),
+        current_revision: if complete { situation.update.name.clone() } else { situation.current.name.clone() },
+        collision_count: Some(situation.collisions),
+        label_selector: situation.spec.selector.to_string(),
+        conditions: known(&before.conditions),
+        ..before
+    }
+}
+
+/// Conditions of other operators have other types and would stay for ever.
+fn known(conditions: &[Condition]) -> Vec<Condition> {
+    let ours = [kind::PROGRESSING, kind::AVAILABLE, kind::PAUSED, kind::DEGRADED];
+    conditions.iter().filter(|condition| ours.contains(&condition.type_.as_str())).cloned().collect()
+}
+
+fn progressing(situation: &Situation, moves: &Moves) -> Verdict {
+    let active = || situation.ours.iter().filter(|pod| pod.is_active());
+    let updated = active().filter(|pod| situation.group(pod) == Group::Update).count();
+    let available = active().filter(|pod| situation.is_available(pod)).count();
+    let (replicas, outdated) = (situation.replicas, active().count() - updated);
+    let held = || moves.holds.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let say = |start: String| [start, waited_for(situation), held()].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
+    let settled = active().count() == replicas && available == replicas && situation.ended.is_empty();
+    let stopped = moves.holds.iter().find_map(|hold| standstill(hold));
+    let numbers = format!("{updated} of {replicas} pods are updated, {available} available");
+    if let Some(reason) = stopped.filter(|_| settled || moves.deletions.is_empty() && moves.creations.is_empty() && active().count() >= replicas) {
+        return Verdict::no(reason, say(numbers));
+    }
+    if !settled || situation.rolls() && moves.deletions.iter().chain(&moves.creations).next().is_some() {
+        let rolling = outdated > 0 && situation.rolls();
+        return Verdict::yes(if rolling { reason::ROLLING_OUT } else { reason::SCALING }, say(numbers));
+    }
+    if outdated > 0 && situation.spec.update_strategy.kind == UpdateType::OnDelete {
+        return Verdict::no(reason::ON_DELETE, say(numbers));
+    }
+    if outdated > 0 {
+        return Verdict::no(reason::PARTITION_REACHED, say(numbers));
+    }
+    Verdict::no(reason::COMPLETE, numbers)
+}
+
+/// The reason for which nothing moves although something is due.
+fn standstill(hold: &Hold) -> Option<&'static str> {
+    match hold {
+        Hold::PausedByUser => Some(reason::PAUSED_BY_USER),
+        Hold::NotInThisVersion(feature) => Some(feature.reason()),
+        Hold::Invalid { .. } => Some(reason::INVALID_SPEC),
+        Hold::Partition { .. } | Hold::Budget { .. } | Hold::OnDelete { .. } | Hold::EndedTooSoon { .. } => None,
+    }
+}
+
+/// The pods that are not available yet, the first few by name, with Kubernetes' word for what is wrong.
+fn waited_for(situation: &Situation) -> String {
+    let mut late: Vec<_> = situation.placed.iter().filter(|pod| !situation.is_available(pod)).collect();
+    late.sort_by_key(|pod| (pod.trouble.is_none(), &pod.name));
+    if late.is_empty() {
+        return String::new();
+    }
+    let name = |pod: &&Arc<PodFacts>| pod.trouble.as_ref().map_or_else(|| pod.name.clone(), |trouble| format!("{} ({trouble})", pod.name));
+    let names: Vec<_> = late.iter().take(3).map(name).collect();
+    let more = late.len() - names.len();
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("waiting for {}{rest}", names.join(", "))
+}
+
+fn available(situation: &Situation) -> Verdict {
+    let available = situation.ours.iter().filter(|pod| situation.is_available(pod)).count();
+    let floor = situation.replicas.saturating_sub(situation.limits.max_unavailable);
+    let message = format!("{available} of {} pods are available, at least {floor} are needed", situation.replicas);
+    if available >= floor { Verdict::yes(reason::ENOUGH_AVAILABLE, message) } else { Verdict::no(reason::TOO_FEW_AVAILABLE, message) }
+}
+
+fn paused(situation: &Situation) -> Verdict {
+    if situation.spec.update_strategy.paused {
+        Verdict::yes(reason::PAUSED_BY_USER, Hold::PausedByUser.to_string())
+    } else {
+        Verdict::no(reason::NOT_PAUSED, "the rollout is not paused")
+    }
+}
+
+fn degraded(moves: &Moves) -> Verdict {
+    let wrong = moves.holds.iter().find_map(|hold| match hold {
+        Hold::NotInThisVersion(feature) => Some(Verdict::yes(feature.reason(), hold.to_string())),
+        Hold::Invalid { .. } => Some(Verdict::yes(reason::INVALID_SPEC, hold.to_string())),
+        Hold::PausedByUser | Hold::Partition { .. } | Hold::Budget { .. } | Hold::OnDelete { .. } | Hold::EndedTooSoon { .. } => None,
+    });
+    wrong.unwrap_or_else(|| Verdict::no(reason::AS_EXPECTED, "nothing is wrong"))
+}

@@ -1,0 +1,117 @@
+//! The JSON that actions send to the API server.
+
+use api::names::{INSTANCE_ID_LABEL, REVISION_HASH_LABEL, REVISION_LABEL};
+use serde_json::{Map, Value, json};
+
+use crate::plan::{NewPod, NewRevision};
+use crate::revision;
+
+/// Who owns what is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// For example `tkex.tencent.com/v1alpha1`.
+    pub api_version: String,
+    /// For example `GameDeployment`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its uid.
+    pub uid: String,
+}
+
+impl Owner {
+    /// The owner's entry in `metadata.ownerReferences`.
+    #[must_use]
+    pub fn reference(&self) -> Value {
+        json!({
+            "apiVersion": self.api_version, "kind": self.kind, "name": self.name, "uid": self.uid, "controller": true, "blockOwnerDeletion": true,
+        })
+    }
+}
+
+/// A pod: the template as it is, with the owner, the name and our labels.
+#[must_use]
+pub fn pod(owner: &Owner, new: &NewPod) -> Value {
+    let mut pod = new.template.as_object().cloned().unwrap_or_default();
+    let mut metadata = taken_object(&mut pod, "metadata");
+    ["creationTimestamp", "generateName", "resourceVersion", "uid"].iter().for_each(|field| drop(metadata.remove(*field)));
+    let mut labels = taken_object(&mut metadata, "labels");
+    labels.insert(REVISION_LABEL.to_owned(), json!(new.revision));
+    labels.insert(INSTANCE_ID_LABEL.to_owned(), json!(new.id));
+    metadata.insert("labels".to_owned(), Value::Object(labels));
+    metadata.insert("name".to_owned(), json!(new.name));
+    metadata.insert("namespace".to_owned(), json!(owner.namespace));
+    metadata.insert("ownerReferences".to_owned(), json!([owner.reference()]));
+    pod.insert("metadata".to_owned(), Value::Object(metadata));
+    pod.insert("apiVersion".to_owned(), json!("v1"));
+    pod.insert("kind".to_owned(), json!("Pod"));
+    Value::Object(pod)
+}
+
+/// A ControllerRevision that records a template.
+#[must_use]
+pub fn controller_revision(owner: &Owner, new: &NewRevision) -> Value {
+    let mut labels = new.template.pointer("/metadata/labels").and_then(Value::as_object).cloned().unwrap_or_default();
+    labels.insert(REVISION_HASH_LABEL.to_owned(), json!(new.hash));
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": { "name": new.name, "namespace": owner.namespace, "labels": labels, "ownerReferences": [owner.reference()] },
+        "data": revision::data(&new.template),
+        "revision": new.number,
+    })
+}
+
+/// A merge patch that makes `owner` the owner of an object that has none.
+#[must_use]
+pub fn adoption(owner: &Owner, uid: &str) -> Value {
+    json!({ "metadata": { "uid": uid, "ownerReferences": [owner.reference()] } })
+}
+
+/// A strategic merge patch that ends the ownership.
+#[must_use]
+pub fn release(owner: &Owner, uid: &str) -> Value {
+    json!({ "metadata": { "uid": uid, "ownerReferences": [{ "$patch": "delete", "uid": owner.uid }] } })
+}
+
+fn taken_object(from: &mut Map<String, Value>, key: &str) -> Map<String, Value> {
+    let found = from.remove(key);
+    found.and_then(|value| if let Value::Object(fields) = value { Some(fields) } else { None }).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn owner() -> Owner {
+        let (api_version, kind) = ("tkex.tencent.com/v1alpha1".to_owned(), "GameDeployment".to_owned());
+        Owner { api_version, kind, name: "game".to_owned(), namespace: "play".to_owned(), uid: "u1".to_owned() }
+    }
+
+    #[test]
+    fn a_template_reaches_the_pod_untouched() {
+        let template = json!({
+            "metadata": { "labels": { "app": "game" }, "annotations": { "a": "b" }, "finalizers": ["f"] },
+            "spec": { "containers": [{ "name": "game", "image": "game:1", "fieldOfTomorrow": { "deep": [1, null] } }], "anotherOne": 7 },
+        });
+        let new = NewPod { name: "game-x".to_owned(), id: "x".to_owned(), revision: "game-1".to_owned(), template: Arc::new(template.clone()) };
+        let pod = pod(&owner(), &new);
+        assert_eq!(pod.get("spec"), template.get("spec"));
+        assert_eq!(pod.pointer("/metadata/annotations"), template.pointer("/metadata/annotations"));
+        assert_eq!(pod.pointer("/metadata/finalizers"), template.pointer("/metadata/finalizers"));
+        assert_eq!(pod.pointer("/metadata/labels/app"), Some(&json!("game")));
+        assert_eq!(pod.pointer("/metadata/labels/controller-revision-hash"), Some(&json!("game-1")));
+        assert_eq!(pod.pointer("/metadata/labels/tkex.bkbcs.tencent.com~1gamedeployment-instance-id"), Some(&json!("x")));
+        assert_eq!(pod.pointer("/metadata/ownerReferences/0/controller"), Some(&json!(true)));
+    }
+
+    #[test]
+    fn a_template_without_metadata_becomes_a_pod_all_the_same() {
+        let new = NewPod { name: "game-x".to_owned(), id: "x".to_owned(), revision: "game-1".to_owned(), template: Arc::new(json!({ "metadata": null, "spec": {} })) };
+        assert_eq!(pod(&owner(), &new).pointer("/metadata/name"), Some(&json!("game-x")));
+    }
+}

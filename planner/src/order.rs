@@ -1,0 +1,32 @@
+//! Which pods go first: the order in which pods are deleted and updated.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::pod::PodFacts;
+
+/// Sorts pods so that those come first which are missed least: unscheduled, not ready, cheap by `pod-deletion-cost`, on a crowded node, ready for the shortest time,
+/// restarted most often, newest; the name decides the rest.
+pub fn least_missed_first(pods: &mut [Arc<PodFacts>]) {
+    let mut crowd: BTreeMap<String, usize> = BTreeMap::new();
+    for node in pods.iter().filter_map(|pod| pod.node.as_ref()) {
+        *crowd.entry(node.clone()).or_default() += 1;
+    }
+    pods.sort_by_cached_key(|pod| {
+        let crowd = pod.node.as_ref().and_then(|node| crowd.get(node)).copied().unwrap_or_default();
+        let ready = if pod.is_ready() { pod.ready_since } else { None };
+        (
+            !pod.has_ended(),
+            pod.node.is_some(),
+            pod.phase,
+            ready.is_some(),
+            pod.deletion_cost,
+            Reverse(crowd),
+            Reverse(ready),
+            Reverse(pod.restarts),
+            Reverse(pod.created),
+            pod.name.clone(),
+        )
+    });
+}

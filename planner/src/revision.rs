@@ -1,0 +1,307 @@
+//! Templates and their history: which revision a template is, and what to call a new one.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::plan::{Action, NewRevision};
+
+/// A ControllerRevision as decisions see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RevisionFacts {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// The uid of its controller.
+    pub controller: Option<String>,
+    /// Its place in history.
+    pub number: i64,
+    /// The template it records.
+    pub template: Arc<Value>,
+}
+
+/// The template's place in history.
+#[derive(Debug)]
+pub struct Resolved {
+    /// The revision's name.
+    pub name: String,
+    /// Its template.
+    pub template: Arc<Value>,
+    /// How often a name was taken by another template.
+    pub collisions: i32,
+    /// What must be written so that the revision exists and is the newest.
+    pub actions: Vec<Action>,
+}
+
+/// Finds the revision of `template`, or names a new one. `ours` are revisions that we own or may adopt; `taken` are names that others use.
+#[must_use]
+pub fn resolve(owner_name: &str, template: &Value, ours: &[Arc<RevisionFacts>], taken: &[String], collisions: i32) -> Resolved {
+    let newest = ours.iter().map(|revision| revision.number).max().unwrap_or(0);
+    let meaning = canonical(template);
+    let equal = ours.iter().filter(|revision| canonical(&revision.template) == meaning);
+    if let Some(revision) = equal.max_by_key(|revision| (revision.number, &revision.name)) {
+        let bump = Action::BumpRevision { name: revision.name.clone(), uid: revision.uid.clone(), number: newest + 1 };
+        let actions = if revision.number < newest { vec![bump] } else { Vec::new() };
+        return Resolved { name: revision.name.clone(), template: Arc::new(template.clone()), collisions, actions };
+    }
+    let bytes = meaning.to_string();
+    let mut collisions = collisions;
+    loop {
+        let hash = hash(&bytes, collisions);
+        let name = format!("{owner_name}-{hash}");
+        let used = taken.contains(&name) || ours.iter().any(|revision| revision.name == name);
+        if !used {
+            let template = Arc::new(template.clone());
+            let new = NewRevision { name: name.clone(), hash, number: newest + 1, template: Arc::clone(&template) };
+            return Resolved { name, template, collisions, actions: vec![Action::CreateRevision(new)] };
+        }
+        collisions = collisions.saturating_add(1);
+    }
+}
+
+/// Revisions to forget: the oldest ones beyond `limit` among those that nothing needs.
+#[must_use]
+pub fn superfluous(ours: &[Arc<RevisionFacts>], limit: usize, is_needed: impl Fn(&str) -> bool) -> Vec<Action> {
+    let mut idle: Vec<_> = ours.iter().filter(|revision| !is_needed(&revision.name)).collect();
+    idle.sort_by_key(|revision| (revision.number, &revision.name));
+    let excess = idle.len().saturating_sub(limit);
+    let oldest = idle.into_iter().take(excess);
+    oldest.map(|revision| Action::DeleteRevision { name: revision.name.clone(), uid: revision.uid.clone() }).collect()
+}
+
+/// What a ControllerRevision stores for a template.
+#[must_use]
+pub fn data(template: &Value) -> Value {
+    let mut template = template.clone();
+    if let Value::Object(fields) = &mut template {
+        fields.insert("$patch".to_owned(), json!("replace"));
+    }
+    json!({ "spec": { "template": template } })
+}
+
+/// The template that a ControllerRevision stores.
+#[must_use]
+pub fn template_of(data: &Value) -> Value {
+    let mut template = data.pointer("/spec/template").cloned().unwrap_or_default();
+    if let Value::Object(fields) = &mut template {
+        fields.remove("$patch");
+    }
+    template
+}
+
+/// FNV-1 over the text and the number of collisions, its decimal digits written with letters that form no words.
+fn hash(bytes: &str, collisions: i32) -> String {
+    let text = bytes.bytes().chain(collisions.to_string().into_bytes());
+    let sum = text.fold(0x811c_9dc5_u32, |hash, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(byte));
+    sum.to_string().chars().map(safe_digit).collect()
+}
+
+fn safe_digit(digit: char) -> char {
+    match digit {
+        '0' => '4',
+        '1' => '5',
+        '2' => '6',
+        '3' => '7',
+        '4' => '8',
+        '5' => '9',
+        '6' => 'b',
+        '7' => 'c',
+        '8' => 'd',
+        _ => 'f',
+    }
+}
+
+/// The meaning of a template: keys in order, without nulls and without what the API server would fill in anyway.
+#[must_use]
+pub fn canonical(template: &Value) -> Value {
+    let mut meaning = without_nulls(template);
+    if let Some(metadata) = meaning.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("creationTimestamp");
+        drop_if(metadata, "labels", &json!({}));
+        drop_if(metadata, "annotations", &json!({}));
+    }
+    if let Some(fields) = meaning.as_object_mut() {
+        fields.remove("$patch");
+        drop_if(fields, "metadata", &json!({}));
+    }
+    if let Some(spec) = meaning.get_mut("spec").and_then(Value::as_object_mut) {
+        POD_DEFAULTS.iter().for_each(|(key, value)| drop_if(spec, key, &parsed(value)));
+        for list in ["containers", "initContainers"] {
+            let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+            containers.filter_map(Value::as_object_mut).for_each(forget_container_defaults);
+        }
+    }
+    meaning
+}
+
+const POD_DEFAULTS: &[(&str, &str)] = &[
+    ("restartPolicy", "\"Always\""),
+    ("dnsPolicy", "\"ClusterFirst\""),
+    ("schedulerName", "\"default-scheduler\""),
+    ("terminationGracePeriodSeconds", "30"),
+    ("securityContext", "{}"),
+    ("enableServiceLinks", "true"),
+    ("initContainers", "[]"),
+    ("volumes", "[]"),
+    ("tolerations", "[]"),
+    ("imagePullSecrets", "[]"),
+    ("nodeSelector", "{}"),
+];
+
+const CONTAINER_DEFAULTS: &[(&str, &str)] = &[
+    ("terminationMessagePath", "\"/dev/termination-log\""),
+    ("terminationMessagePolicy", "\"File\""),
+    ("resources", "{}"),
+    ("env", "[]"),
+    ("envFrom", "[]"),
+    ("ports", "[]"),
+    ("volumeMounts", "[]"),
+    ("args", "[]"),
+    ("command", "[]"),
+];
+
+const PROBE_DEFAULTS: &[(&str, &str)] =
+    &[("timeoutSeconds", "1"), ("periodSeconds", "10"), ("successThreshold", "1"), ("failureThreshold", "3"), ("initialDelaySeconds", "0")];
+
+fn forget_container_defaults(container: &mut Map<String, Value>) {
+    CONTAINER_DEFAULTS.iter().for_each(|(key, value)| drop_if(container, key, &parsed(value)));
+    let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
+    let tag = image.rsplit('/').next().and_then(|last| last.split_once(':')).map_or("latest", |(_, tag)| tag);
+    let policy = if tag == "latest" && !image.contains('@') { "Always" } else { "IfNotPresent" };
+    drop_if(container, "imagePullPolicy", &json!(policy));
+    for port in container.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut) {
+        drop_if(port, "protocol", &json!("TCP"));
+    }
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        if let Some(probe) = container.get_mut(probe).and_then(Value::as_object_mut) {
+            PROBE_DEFAULTS.iter().for_each(|(key, value)| drop_if(probe, key, &parsed(value)));
+            if let Some(get) = probe.get_mut("httpGet").and_then(Value::as_object_mut) {
+                drop_if(get, "scheme", &json!("HTTP"));
+            }
+        }
+    }
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+fn drop_if(fields: &mut Map<String, Value>, key: &str, default: &Value) {
+    if fields.get(key) == Some(default) {
+        fields.remove(key);
+    }
+}
+
+/// Sorted keys, no nulls.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut sorted: Vec<_> = fields.iter().filter(|(_, value)| !value.is_null()).collect();
+            sorted.sort_by_key(|(key, _)| *key);
+            Value::Object(sorted.into_iter().map(|(key, value)| (key.clone(), without_nulls(value))).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(without_nulls).collect()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(name: &str, number: i64, template: &Value) -> Arc<RevisionFacts> {
+        let (name, uid) = (name.to_owned(), format!("uid-{name}"));
+        Arc::new(RevisionFacts { name, uid, controller: Some("owner".to_owned()), number, template: Arc::new(template.clone()) })
+    }
+
+    fn image(image: &str) -> Value {
+        json!({ "metadata": { "labels": { "app": "game" } }, "spec": { "containers": [{ "name": "game", "image": image }] } })
+    }
+
+    #[test]
+    fn digits_become_letters_as_in_existing_names() {
+        assert_eq!("583488186".chars().map(safe_digit).collect::<String>(), "9d78dd5db");
+    }
+
+    #[test]
+    fn a_template_survives_its_revision() {
+        let template = image("game:1");
+        assert_eq!(template_of(&data(&template)), template);
+        assert_eq!(data(&template).pointer("/spec/template/$patch"), Some(&json!("replace")));
+    }
+
+    #[test]
+    fn what_the_api_server_would_fill_in_is_no_difference() {
+        let written = json!({
+            "metadata": { "creationTimestamp": null, "labels": { "app": "game" }, "annotations": {} },
+            "spec": {
+                "restartPolicy": "Always", "dnsPolicy": "ClusterFirst", "schedulerName": "default-scheduler", "terminationGracePeriodSeconds": 30,
+                "securityContext": {},
+                "containers": [{
+                    "image": "game:1", "name": "game", "imagePullPolicy": "IfNotPresent", "resources": {}, "terminationMessagePath": "/dev/termination-log",
+                    "terminationMessagePolicy": "File", "env": null,
+                }],
+            },
+        });
+        assert_eq!(canonical(&written), canonical(&image("game:1")));
+    }
+
+    #[test]
+    fn every_real_difference_counts() {
+        let base = image("game:1");
+        for (path, value) in [
+            ("/spec/containers/0/image", json!("game:2")),
+            ("/spec/containers/0/imagePullPolicy", json!("Always")),
+            ("/spec/volumes", json!([{ "name": "scratch", "emptyDir": {} }])),
+            ("/metadata/labels/tier", json!("gold")),
+            ("/spec/fieldOfTomorrow", json!(true)),
+        ] {
+            let mut changed = base.clone();
+            let (parent, key) = path.rsplit_once('/').unwrap();
+            changed.pointer_mut(parent).unwrap().as_object_mut().unwrap().insert(key.to_owned(), value);
+            assert_ne!(canonical(&changed), canonical(&base), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_default_pull_policy_follows_the_tag() {
+        for (name, policy) in [("game", "Always"), ("game:latest", "Always"), ("host:5000/game:1", "IfNotPresent"), ("game@sha256:0", "IfNotPresent")] {
+            let mut explicit = image(name);
+            explicit.pointer_mut("/spec/containers/0").unwrap().as_object_mut().unwrap().insert("imagePullPolicy".to_owned(), json!(policy));
+            assert_eq!(canonical(&explicit), canonical(&image(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_known_template_keeps_its_revision_and_its_name() {
+        let ours = [facts("game-a", 1, &image("game:1")), facts("game-b", 2, &image("game:2"))];
+        let resolved = resolve("game", &image("game:2"), &ours, &[], 0);
+        assert_eq!((resolved.name.as_str(), resolved.actions.len()), ("game-b", 0));
+    }
+
+    #[test]
+    fn going_back_makes_the_old_revision_the_newest() {
+        let ours = [facts("game-a", 1, &image("game:1")), facts("game-b", 2, &image("game:2"))];
+        let resolved = resolve("game", &image("game:1"), &ours, &[], 0);
+        assert_eq!(resolved.name, "game-a");
+        assert_eq!(resolved.actions, [Action::BumpRevision { name: "game-a".to_owned(), uid: "uid-game-a".to_owned(), number: 3 }]);
+    }
+
+    #[test]
+    fn a_name_that_another_template_uses_is_passed_by() {
+        let free = resolve("game", &image("game:1"), &[], &[], 0);
+        let other = resolve("game", &image("game:1"), &[], std::slice::from_ref(&free.name), 0);
+        assert_ne!(free.name, other.name);
+        assert_eq!((free.collisions, other.collisions), (0, 1));
+    }
+
+    #[test]
+    fn only_the_oldest_unneeded_revisions_are_forgotten() {
+        let ours: Vec<_> = (1..=5).map(|number| facts(&format!("game-{number}"), number, &image(&format!("game:{number}")))).collect();
+        let gone = superfluous(&ours, 1, |name| name == "game-1");
+        let names: Vec<_> = gone.iter().filter_map(|action| if let Action::DeleteRevision { name, .. } = action { Some(name.as_str()) } else { None }).collect();
+        assert_eq!(names, ["game-2", "game-3", "game-4"]);
+    }
+}
