@@ -1,1 +1,210 @@
-fn main(){}
+//! The operator.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{ArgAction, Parser, ValueEnum};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use operator::client::Server;
+use operator::engine::{Engine, Limits};
+use operator::leader::{Candidate, Election, Leadership, Times};
+use operator::metrics::Metrics;
+use operator::server::{Condition, serve};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tracing_subscriber::EnvFilter;
+
+/// Runs game servers on Kubernetes and updates them without losing a player.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "gameplane-operator", version)]
+struct Cli {
+    /// A kubeconfig file; the pod's ServiceAccount by default
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Work only while holding a lease, so that several replicas can stand by
+    #[arg(long, default_value_t = true, action = ArgAction::Set, value_name = "BOOL")]
+    leader_elect: bool,
+    /// The lease's namespace
+    #[arg(long, env = "POD_NAMESPACE", default_value = "bcs-system", value_name = "NAMESPACE")]
+    leader_elect_namespace: String,
+    /// The lease's name
+    #[arg(long, default_value = "gameplane-operator", value_name = "NAME")]
+    leader_elect_name: String,
+    /// This process's name in the lease; the host's name and a random number by default
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    leader_elect_identity: Option<String>,
+    /// How long a silent leader keeps the lease
+    #[arg(long, default_value = "15s", value_parser = parse_duration, value_name = "DURATION")]
+    leader_elect_lease_duration: Duration,
+    /// A leader that could not renew the lease for this long stops; less than the lease's duration
+    #[arg(long, default_value = "10s", value_parser = parse_duration, value_name = "DURATION")]
+    leader_elect_renew_deadline: Duration,
+    /// How often the lease is renewed or tried
+    #[arg(long, default_value = "2s", value_parser = parse_duration, value_name = "DURATION")]
+    leader_elect_retry_period: Duration,
+    /// Where /healthz, /readyz and /metrics are served
+    #[arg(long, default_value = "0.0.0.0:10251", value_name = "ADDRESS")]
+    listen: SocketAddr,
+    /// Objects that are worked on at the same time
+    #[arg(long, default_value_t = 16, value_parser = at_least_one, value_name = "N")]
+    workers: usize,
+    /// Writes under way at the same time for one object
+    #[arg(long, default_value_t = 32, value_parser = at_least_one, value_name = "N")]
+    writes_per_object: usize,
+    /// Writes under way at the same time for all objects
+    #[arg(long, default_value_t = 64, value_parser = at_least_one, value_name = "N")]
+    writes: usize,
+    /// What is logged: error, warn, info, debug or trace, also by module
+    #[arg(long, env = "LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
+    log_level: String,
+    /// How it is logged
+    #[arg(long, env = "LOG_FORMAT", default_value = "json", value_name = "FORMAT")]
+    log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    Json,
+    Text,
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let span: jiff::SignedDuration = text.parse().map_err(|error| format!("{error}; write for example 15s"))?;
+    Duration::try_from(span).ok().filter(|duration| !duration.is_zero()).ok_or_else(|| "must be above zero".to_owned())
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "must be a number above zero".to_owned())
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let run = || -> Result<()> {
+        log(&cli)?;
+        check(&cli)?;
+        tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(&cli))
+    };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gameplane-operator: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn log(cli: &Cli) -> Result<()> {
+    let filter = EnvFilter::try_new(&cli.log_level).with_context(|| format!("--log-level {:?} cannot be read", cli.log_level))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match cli.log_format {
+        LogFormat::Json => builder.json().flatten_event(true).init(),
+        LogFormat::Text => builder.with_ansi(false).init(),
+    }
+    Ok(())
+}
+
+fn check(cli: &Cli) -> Result<()> {
+    if cli.leader_elect_renew_deadline >= cli.leader_elect_lease_duration {
+        bail!("--leader-elect-renew-deadline must be less than --leader-elect-lease-duration: the old leader must stop before a new one begins");
+    }
+    if cli.leader_elect_retry_period >= cli.leader_elect_renew_deadline {
+        bail!("--leader-elect-retry-period must be less than --leader-elect-renew-deadline");
+    }
+    Ok(())
+}
+
+async fn run(cli: &Cli) -> Result<()> {
+    rustls::crypto::aws_lc_rs::default_provider().install_default().map_err(|_| anyhow::anyhow!("a TLS provider is installed already"))?;
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let metrics = Arc::new(Metrics::default());
+    let (leading, is_leading) = watch::channel(false);
+    let (synced, is_synced) = watch::channel(false);
+    let condition = Condition { metrics: Arc::clone(&metrics), leading: is_leading, synced: is_synced };
+    let server = Server::new(client(cli).await?, Arc::clone(&metrics));
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "starting");
+    tokio::select! {
+        served = serve(cli.listen, condition) => served.with_context(|| format!("cannot serve on {}", cli.listen)),
+        () = lead(cli, &server, &metrics, &leading, &synced, async {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        }) => Ok(()),
+    }
+}
+
+async fn client(cli: &Cli) -> Result<kube::Client> {
+    let mut config = match &cli.kubeconfig {
+        Some(file) => {
+            let kubeconfig = Kubeconfig::read_from(file).with_context(|| format!("cannot read {}", file.display()))?;
+            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?
+        }
+        None => kube::Config::incluster().context("no --kubeconfig, and not in a pod")?,
+    };
+    // Retries are ours: a silent one could outlive the lease.
+    config.default_retry = false;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    Ok(kube::Client::try_from(config)?)
+}
+
+/// Terms of leadership, one after another, until it is time to stop.
+async fn lead(
+    cli: &Cli,
+    server: &Server,
+    metrics: &Arc<Metrics>,
+    leading: &watch::Sender<bool>,
+    synced: &watch::Sender<bool>,
+    stop: impl Future<Output = ()>,
+) {
+    let mut stop = std::pin::pin!(stop);
+    let identity = cli.leader_elect_identity.clone().unwrap_or_else(|| format!("{}_{:08x}", host_name(), rand::random::<u32>()));
+    let times = Times {
+        lease: cli.leader_elect_lease_duration,
+        renew: cli.leader_elect_renew_deadline,
+        retry: cli.leader_elect_retry_period,
+    };
+    let (namespace, name) = (cli.leader_elect_namespace.clone(), cli.leader_elect_name.clone());
+    let mut election = Election::new(server, Candidate { namespace, name, identity, times });
+    let leadership = if cli.leader_elect { election.leadership() } else { Arc::new(Leadership::unquestioned()) };
+    loop {
+        if cli.leader_elect {
+            tokio::select! { () = election.won() => {}, () = &mut stop => return }
+        }
+        tracing::info!("leading");
+        leading.send_replace(true);
+        metrics.set_leading(true);
+        let term = term(cli, server, metrics, &leadership, synced);
+        let lost = async { if cli.leader_elect { election.lost().await } else { std::future::pending().await } };
+        let stopped = tokio::select! {
+            () = term => false,
+            () = lost => false,
+            () = &mut stop => true,
+        };
+        leading.send_replace(false);
+        synced.send_replace(false);
+        metrics.set_leading(false);
+        if stopped {
+            tracing::info!("stopping");
+            if cli.leader_elect {
+                election.release().await;
+            }
+            return;
+        }
+    }
+}
+
+async fn term(cli: &Cli, server: &Server, metrics: &Arc<Metrics>, leadership: &Arc<Leadership>, synced: &watch::Sender<bool>) {
+    let engine = Engine {
+        server: server.clone(),
+        leadership: Arc::clone(leadership),
+        metrics: Arc::clone(metrics),
+        limits: Limits { workers: cli.workers, writes_per_object: cli.writes_per_object, writes: cli.writes },
+        streaming: true,
+    };
+    engine.run(synced).await;
+}
+
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "host".to_owned(), |name| name.trim().to_owned())
+}

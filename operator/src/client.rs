@@ -1,0 +1,290 @@
+//! Talking to the API server: every call has a deadline, is counted, and stops when the server says that it has enough.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use http::{Method, Request, Response, StatusCode, header};
+use kube::Client;
+use kube::client::Body;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::metrics::Metrics;
+
+/// Writers' name in managedFields.
+const FIELD_MANAGER: &str = "gameplane";
+/// A reply needs to carry no more than this of what was written.
+const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+/// No unary call takes longer.
+const DEADLINE: Duration = Duration::from_secs(15);
+/// How long to wait where the server is overloaded and does not say how long.
+const DEFAULT_PAUSE: Duration = Duration::from_secs(1);
+
+/// The API server.
+#[derive(Clone)]
+pub struct Server {
+    client: Client,
+    metrics: Arc<Metrics>,
+    pause_until: Arc<Mutex<Option<Instant>>>,
+    deadline: Duration,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Server").finish_non_exhaustive()
+    }
+}
+
+/// The server did not do what was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct CallError {
+    /// The HTTP status; 0 if there was no answer.
+    pub code: u16,
+    /// The server's one word, for example AlreadyExists.
+    pub reason: String,
+    /// The server's words.
+    pub message: String,
+}
+
+impl CallError {
+    fn no_answer(message: impl Into<String>) -> Self {
+        Self { code: 0, reason: "NoAnswer".to_owned(), message: message.into() }
+    }
+
+    /// The object does not exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.code == 404
+    }
+
+    /// The object exists already.
+    #[must_use]
+    pub fn is_already_there(&self) -> bool {
+        self.code == 409 && self.reason == "AlreadyExists"
+    }
+
+    /// The object is another one than it was decided on.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        self.code == 409 && self.reason != "AlreadyExists"
+    }
+
+    /// The server wants to be left alone for a while.
+    #[must_use]
+    pub fn is_overload(&self) -> bool {
+        self.code == 429
+    }
+
+    /// The resourceVersion that was asked for is no longer known.
+    #[must_use]
+    pub fn is_expired(&self) -> bool {
+        self.code == 410
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Status {
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    message: String,
+    #[serde(default)]
+    details: Option<StatusDetails>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusDetails {
+    #[serde(default)]
+    retry_after_seconds: Option<u64>,
+}
+
+/// What is read of a reply to a write.
+#[derive(Debug, Default, Deserialize)]
+pub struct Written {
+    /// The object's metadata.
+    #[serde(default)]
+    pub metadata: WrittenMeta,
+}
+
+/// What is read of the metadata of something written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WrittenMeta {
+    /// Its uid.
+    #[serde(default)]
+    pub uid: String,
+    /// The version that the write made.
+    #[serde(default)]
+    pub resource_version: String,
+    /// Its owners.
+    #[serde(default)]
+    pub owner_references: Vec<WrittenOwner>,
+    /// Whether it is being deleted.
+    #[serde(default)]
+    pub deletion_timestamp: Option<String>,
+}
+
+/// An owner of something written.
+#[derive(Debug, Default, Deserialize)]
+pub struct WrittenOwner {
+    /// The owner's uid.
+    pub uid: String,
+    /// Whether it is the controller.
+    #[serde(default)]
+    pub controller: Option<bool>,
+}
+
+impl WrittenMeta {
+    /// The version as a number.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.resource_version.parse().unwrap_or_default()
+    }
+}
+
+/// How a patch is to be understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patch {
+    /// RFC 7386.
+    Merge,
+    /// Lists are merged by their keys.
+    Strategic,
+}
+
+impl Server {
+    /// A server behind a client.
+    #[must_use]
+    pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
+        Self { client, metrics, pause_until: Arc::default(), deadline: DEADLINE }
+    }
+
+    /// The same server with another deadline, which overload elsewhere does not hold up.
+    #[must_use]
+    pub fn with_deadline(&self, deadline: Duration) -> Self {
+        Self { deadline, pause_until: Arc::default(), ..self.clone() }
+    }
+
+    /// Reads.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, CallError> {
+        self.call("get", Method::GET, path, None, None).await
+    }
+
+    /// Creates an object; the reply is its metadata.
+    pub async fn create(&self, path: &str, object: &Value) -> Result<Written, CallError> {
+        let path = format!("{path}?fieldManager={FIELD_MANAGER}&fieldValidation=Ignore");
+        self.call("create", Method::POST, &path, Some(("application/json", object)), Some(METADATA_ONLY)).await
+    }
+
+    /// Creates an object; the reply is all of it.
+    pub async fn create_whole<T: DeserializeOwned>(&self, path: &str, object: &Value) -> Result<T, CallError> {
+        self.call("create", Method::POST, path, Some(("application/json", object)), None).await
+    }
+
+    /// Replaces an object; the reply is all of it.
+    pub async fn replace<T: DeserializeOwned>(&self, path: &str, object: &Value) -> Result<T, CallError> {
+        self.call("update", Method::PUT, path, Some(("application/json", object)), None).await
+    }
+
+    /// Changes what the patch names; the reply is the object's metadata.
+    pub async fn patch(&self, path: &str, patch: Patch, body: &Value) -> Result<Written, CallError> {
+        let content = match patch {
+            Patch::Merge => "application/merge-patch+json",
+            Patch::Strategic => "application/strategic-merge-patch+json",
+        };
+        let path = format!("{path}?fieldManager={FIELD_MANAGER}");
+        self.call("patch", Method::PATCH, &path, Some((content, body)), Some(METADATA_ONLY)).await
+    }
+
+    /// Deletes the object with this uid and no other.
+    pub async fn delete(&self, path: &str, uid: &str) -> Result<Written, CallError> {
+        let options = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": uid } });
+        self.call("delete", Method::DELETE, path, Some(("application/json", &options)), Some(METADATA_ONLY)).await
+    }
+
+    /// Opens a stream: a watch.
+    pub async fn stream(&self, path: &str) -> Result<Response<Body>, CallError> {
+        let request = build(Method::GET, path, None, None)?;
+        let answer = tokio::time::timeout(self.deadline, self.client.send(request)).await;
+        let response = answer.map_err(|_| CallError::no_answer("no answer in time"))?.map_err(|error| describe(&error))?;
+        self.metrics.count_call("watch", response.status().as_u16());
+        if response.status().is_success() { Ok(response) } else { Err(self.refused(response).await) }
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        verb: &'static str,
+        method: Method,
+        path: &str,
+        body: Option<(&str, &Value)>,
+        accept: Option<&str>,
+    ) -> Result<T, CallError> {
+        self.wait_while_overloaded().await;
+        let request = build(method, path, body, accept)?;
+        let answer = tokio::time::timeout(self.deadline, async {
+            let response = self.client.send(request).await.map_err(|error| describe(&error))?;
+            self.metrics.count_call(verb, response.status().as_u16());
+            if !response.status().is_success() {
+                return Err(self.refused(response).await);
+            }
+            let bytes = response.into_body().collect_bytes().await.map_err(|error| describe(&error))?;
+            serde_json::from_slice(&bytes).map_err(|error| CallError::no_answer(format!("the reply cannot be read: {error}")))
+        });
+        let answer = answer.await.unwrap_or_else(|_| Err(CallError::no_answer(format!("no answer within {} s", self.deadline.as_secs()))));
+        if answer.as_ref().is_err_and(|error| error.code == 0) {
+            self.metrics.count_call(verb, 0);
+        }
+        answer
+    }
+
+    async fn refused(&self, response: Response<Body>) -> CallError {
+        let code = response.status();
+        let header = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+        let bytes = response.into_body().collect_bytes().await.unwrap_or_default();
+        let status: Status = serde_json::from_slice(&bytes).unwrap_or_else(|_| Status {
+            message: String::from_utf8_lossy(&bytes).chars().take(1000).collect::<String>().trim().to_owned(),
+            ..Status::default()
+        });
+        if code == StatusCode::TOO_MANY_REQUESTS {
+            let seconds = header.or_else(|| status.details.as_ref()?.retry_after_seconds);
+            let pause = seconds.map_or(DEFAULT_PAUSE, |seconds| Duration::from_secs(seconds.min(60)));
+            *self.pause_until.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(Instant::now() + pause);
+        }
+        let message = if status.message.is_empty() { format!("HTTP status {code}") } else { status.message };
+        CallError { code: code.as_u16(), reason: status.reason, message }
+    }
+
+    async fn wait_while_overloaded(&self) {
+        let until = *self.pause_until.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(until) = until {
+            tokio::time::sleep_until(until).await;
+        }
+    }
+}
+
+fn build(method: Method, path: &str, body: Option<(&str, &Value)>, accept: Option<&str>) -> Result<Request<Body>, CallError> {
+    let mut request = Request::builder().method(method).uri(path).header(header::ACCEPT, accept.unwrap_or("application/json"));
+    if let Some((content, _)) = body {
+        request = request.header(header::CONTENT_TYPE, content);
+    }
+    let bytes = body.map(|(_, value)| value.to_string().into_bytes()).unwrap_or_default();
+    request.body(Body::from(bytes)).map_err(|error| CallError::no_answer(error.to_string()))
+}
+
+fn describe(error: &kube::Error) -> CallError {
+    // The outermost words ("service error") say little; the causes say what happened.
+    let mut message = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        let text = inner.to_string();
+        if !message.contains(&text) {
+            message = format!("{message}: {text}");
+        }
+        cause = inner.source();
+    }
+    CallError::no_answer(message)
+}

@@ -1,0 +1,216 @@
+//! The five verbs for one object, whatever its kind: observe, settle, decide, execute, record.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use planner::manifest::Owner;
+use planner::plan::Plan;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::execute::{Executor, Failure, Mandate, Report, Taken};
+use crate::metrics::Metrics;
+use crate::queue::{Outcome, Queue};
+use crate::record::{Recorded, Recorder};
+use crate::settle::{Settle, Settled, Writes};
+use crate::store::Key;
+
+/// How soon an object whose writes have not been seen is looked at again.
+const UNSETTLED: Duration = Duration::from_millis(20);
+
+/// A kind that has pods.
+pub trait Workload: Send + Sync + 'static {
+    /// Its status.
+    type Status: Serialize + Clone + Send + Sync;
+    /// Its kind.
+    const KIND: &'static str;
+    /// Who reports its events.
+    const REPORTER: &'static str;
+    /// Observes one object and decides what to do. None if it does not exist.
+    fn pass(&self, key: &Key, taken: &Taken, now: Timestamp) -> Option<Pass<Self::Status>>;
+    /// Adds to a status that a plan could not be carried out.
+    fn with_trouble(status: Self::Status, failure: &Failure, now: Timestamp) -> Self::Status;
+    /// Whether the caches have seen these writes.
+    fn is_met(&self, writes: &Writes) -> bool;
+    /// Takes fresh lists of everything.
+    fn refresh(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// One look at one object.
+#[derive(Debug)]
+pub struct Pass<S> {
+    /// The object.
+    pub owner: Owner,
+    /// Its path.
+    pub path: String,
+    /// Its status so far.
+    pub before: Option<S>,
+    /// What to do.
+    pub plan: Plan<S>,
+    /// How many pods it has.
+    pub pods: usize,
+}
+
+/// What is remembered of an object between passes. Losing it costs time, never safety.
+#[derive(Debug, Clone, Default)]
+struct Memory {
+    failure: Option<Failure>,
+    taken: Taken,
+    state: String,
+}
+
+/// Works on objects of one kind.
+#[derive(Debug)]
+pub struct Controller<W> {
+    workload: W,
+    queue: Arc<Queue>,
+    settle: Settle,
+    executor: Executor,
+    recorder: Recorder,
+    metrics: Arc<Metrics>,
+    memory: Mutex<HashMap<Key, Memory>>,
+}
+
+impl<W: Workload> Controller<W> {
+    /// A controller that has done nothing yet.
+    pub fn new(workload: W, queue: Arc<Queue>, executor: Executor) -> Self {
+        let recorder = Recorder::new(executor.server.clone(), Arc::clone(&executor.leadership));
+        let metrics = Arc::clone(&executor.metrics);
+        Self { workload, queue, settle: Settle::default(), executor, recorder, metrics, memory: Mutex::default() }
+    }
+
+    /// One worker; runs until it is dropped.
+    pub async fn work(&self) {
+        loop {
+            let key = self.queue.next().await;
+            let started = Instant::now();
+            let outcome = self.reconcile(&key).await;
+            let result = match outcome {
+                Outcome::Done { .. } => "ok",
+                Outcome::Failed => "error",
+                Outcome::Gone => "gone",
+            };
+            self.metrics.count_reconcile(W::KIND, result, started.elapsed());
+            self.queue.done(&key, outcome);
+        }
+    }
+
+    fn memory(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Memory>> {
+        self.memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    async fn reconcile(&self, key: &Key) -> Outcome {
+        match self.settle.check(key, |writes| self.workload.is_met(writes)) {
+            Settled::Yes => {}
+            Settled::No => {
+                self.queue.add_at(key.clone(), Instant::now() + UNSETTLED);
+                return Outcome::Done { pause: Duration::ZERO };
+            }
+            Settled::Overdue => {
+                tracing::warn!(kind = W::KIND, object = %key, "a write was not seen in time; taking fresh lists");
+                self.workload.refresh().await;
+                self.settle.forget(key);
+            }
+        }
+        let memory = self.memory().get(key).cloned().unwrap_or_default();
+        let now = Timestamp::now();
+        let Some(pass) = self.workload.pass(key, &memory.taken, now) else {
+            self.forget(key);
+            return Outcome::Gone;
+        };
+        let mandate = Mandate {
+            owner: pass.owner.clone(),
+            path: pass.path.clone(),
+            reporter: W::REPORTER,
+            cautious: memory.failure.is_some(),
+        };
+        let report = self.executor.execute(&mandate, &pass.plan.steps).await;
+        self.log(key, &pass, &report);
+        self.finish(key, pass, memory, report, now).await
+    }
+
+    /// Records what was seen and decides when to look again.
+    async fn finish(&self, key: &Key, pass: Pass<W::Status>, memory: Memory, report: Report, now: Timestamp) -> Outcome {
+        let Report { mut writes, failure, taken, unfinished, .. } = report;
+        let status = match &failure {
+            Some(failure) => W::with_trouble(pass.plan.status, failure, now),
+            None => pass.plan.status,
+        };
+        let before = serde_json::to_value(&pass.before).unwrap_or_default();
+        let after = serde_json::to_value(&status).unwrap_or_default();
+        let state = progressing_reason(&after);
+        let recorded = self.recorder.record(key, &pass.path, &pass.owner.uid, &before, &after).await;
+        let mut failed = failure.is_some();
+        match recorded {
+            Ok(Recorded::Same) => {}
+            Ok(Recorded::Written(version)) => writes.object.wrote(version),
+            Ok(Recorded::Later(at)) => self.queue.add_at(key.clone(), at),
+            Err(error) => {
+                tracing::warn!(kind = W::KIND, object = %key, %error, "the status could not be written");
+                failed = true;
+            }
+        }
+        self.settle.expect(key, writes);
+        if let Some(wake) = pass.plan.wake {
+            let wait = wake.duration_since(now).try_into().unwrap_or(Duration::ZERO);
+            self.queue.add_at(key.clone(), Instant::now() + wait);
+        }
+        self.remember(key, memory, Memory { failure, taken, state });
+        if failed {
+            return Outcome::Failed;
+        }
+        if unfinished {
+            self.queue.add(key.clone());
+        }
+        Outcome::Done { pause: pause(pass.pods) }
+    }
+
+    fn remember(&self, key: &Key, before: Memory, mut now: Memory) {
+        now.taken.pods.extend(before.taken.pods);
+        now.taken.revisions.extend(before.taken.revisions);
+        let (old, new) = (before.state, now.state.clone());
+        let mut memory = self.memory();
+        memory.insert(key.clone(), now);
+        if old != new {
+            for state in [old, new].iter().filter(|state| !state.is_empty()) {
+                let count = memory.values().filter(|memory| memory.state == *state).count();
+                self.metrics.set_workloads(W::KIND, state, i64::try_from(count).unwrap_or(i64::MAX));
+            }
+        }
+    }
+
+    fn forget(&self, key: &Key) {
+        self.settle.forget(key);
+        self.recorder.forget(key);
+        let mut memory = self.memory();
+        if let Some(gone) = memory.remove(key).filter(|gone| !gone.state.is_empty()) {
+            let count = memory.values().filter(|memory| memory.state == gone.state).count();
+            self.metrics.set_workloads(W::KIND, &gone.state, i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    fn log(&self, key: &Key, pass: &Pass<W::Status>, report: &Report) {
+        let (planned, done) = (pass.plan.actions().count(), report.done);
+        let holds = || pass.plan.holds.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        if let Some(failure) = &report.failure {
+            tracing::warn!(kind = W::KIND, object = %key, planned, done, reason = failure.reason, error = failure.message, "reconciled in part");
+        } else if planned > 0 {
+            tracing::info!(kind = W::KIND, object = %key, pods = pass.pods, planned, done, holds = holds(), "reconciled");
+        } else {
+            tracing::debug!(kind = W::KIND, object = %key, pods = pass.pods, holds = holds(), "nothing to do");
+        }
+    }
+}
+
+fn progressing_reason(status: &serde_json::Value) -> String {
+    let conditions = status.get("conditions").and_then(|conditions| conditions.as_array());
+    let progressing = conditions.and_then(|all| all.iter().find(|one| one.get("type").is_some_and(|kind| kind == "Progressing")));
+    progressing.and_then(|one| one.get("reason")?.as_str()).unwrap_or_default().to_owned()
+}
+
+/// A look costs time in proportion to the pods: events of big workloads are taken together.
+fn pause(pods: usize) -> Duration {
+    Duration::from_micros(20).saturating_mul(u32::try_from(pods).unwrap_or(u32::MAX)).clamp(Duration::from_millis(5), Duration::from_millis(250))
+}

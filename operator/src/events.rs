@@ -1,0 +1,182 @@
+//! Events for people: one each for the first ten alike of an object in a minute, then one for many.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use planner::manifest::Owner;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::client::Server;
+use crate::leader::Leadership;
+
+/// Alike: same object, same reason.
+const SINGLE: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(60);
+/// How often folded events are written.
+const FLUSH: Duration = Duration::from_secs(10);
+/// Events that wait to be written. What does not fit is dropped: events are a courtesy.
+const WAITING: usize = 1000;
+
+/// Something to tell a person.
+#[derive(Debug, Clone)]
+pub struct Note {
+    /// The object it is about.
+    pub about: Owner,
+    /// Who says so.
+    pub reporter: &'static str,
+    /// Whether something went wrong.
+    pub warning: bool,
+    /// One word.
+    pub reason: String,
+    /// A sentence.
+    pub message: String,
+}
+
+/// Takes notes without ever making the caller wait.
+#[derive(Debug, Clone)]
+pub struct Events {
+    sender: mpsc::Sender<Note>,
+}
+
+#[derive(Debug)]
+struct Window {
+    since: Instant,
+    written: u32,
+    folded: u32,
+    last: Note,
+}
+
+impl Events {
+    /// Starts to write events. The task ends when every clone of the result is gone.
+    #[must_use]
+    pub fn start(server: Server, leadership: Arc<Leadership>) -> (Self, impl Future<Output = ()>) {
+        let (sender, receiver) = mpsc::channel(WAITING);
+        (Self { sender }, write(server, leadership, receiver))
+    }
+
+    /// Tells it, unless too much is being told.
+    pub fn tell(&self, note: Note) {
+        let _ = self.sender.try_send(note);
+    }
+}
+
+async fn write(server: Server, leadership: Arc<Leadership>, mut notes: mpsc::Receiver<Note>) {
+    let mut windows: HashMap<(String, String), Window> = HashMap::new();
+    let mut flush = tokio::time::interval(FLUSH);
+    loop {
+        let due: Vec<Note> = tokio::select! {
+            note = notes.recv() => match note {
+                Some(note) => admit(&mut windows, note).into_iter().collect(),
+                None => return,
+            },
+            _ = flush.tick() => folded(&mut windows),
+        };
+        for note in due {
+            if leadership.may_write() {
+                publish(&server, &note).await;
+            }
+        }
+    }
+}
+
+/// The note, if it may be written by itself.
+fn admit(windows: &mut HashMap<(String, String), Window>, note: Note) -> Option<Note> {
+    let window = windows.entry((note.about.uid.clone(), note.reason.clone())).or_insert_with(|| Window {
+        since: Instant::now(),
+        written: 0,
+        folded: 0,
+        last: note.clone(),
+    });
+    if window.since.elapsed() >= WINDOW {
+        window.since = Instant::now();
+        window.written = 0;
+    }
+    window.last = note.clone();
+    if window.written < SINGLE {
+        window.written += 1;
+        return Some(note);
+    }
+    window.folded += 1;
+    None
+}
+
+/// One note for each series that was folded, and an end to windows that have passed.
+fn folded(windows: &mut HashMap<(String, String), Window>) -> Vec<Note> {
+    let mut due = Vec::new();
+    for window in windows.values_mut().filter(|window| window.folded > 0) {
+        let mut note = window.last.clone();
+        if window.folded > 1 {
+            note.message = format!("{} (and {} more like it)", note.message, window.folded - 1);
+        }
+        window.folded = 0;
+        due.push(note);
+    }
+    windows.retain(|_, window| window.since.elapsed() < WINDOW);
+    due
+}
+
+async fn publish(server: &Server, note: &Note) {
+    let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", note.about.namespace);
+    if let Err(error) = server.create(&path, &manifest(note, Timestamp::now())).await {
+        tracing::debug!(%error, reason = note.reason, "an event could not be written");
+    }
+}
+
+fn manifest(note: &Note, now: Timestamp) -> Value {
+    let about = &note.about;
+    let name = format!("{}.{:x}{:04x}", about.name, now.as_nanosecond(), rand::random::<u16>());
+    // The API server takes at most 1 kB.
+    let text: String = note.message.chars().take(1000).collect();
+    json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": { "name": name, "namespace": about.namespace },
+        "eventTime": format!("{now:.6}"),
+        "type": if note.warning { "Warning" } else { "Normal" },
+        "reason": note.reason,
+        "action": note.reason,
+        "note": text,
+        "reportingController": note.reporter,
+        "reportingInstance": note.reporter,
+        "regarding": { "apiVersion": about.api_version, "kind": about.kind, "name": about.name, "namespace": about.namespace, "uid": about.uid },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(reason: &str, number: u32) -> Note {
+        let about = Owner {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: "game".to_owned(),
+            namespace: "play".to_owned(),
+            uid: "u1".to_owned(),
+        };
+        Note { about, reporter: "r", warning: false, reason: reason.to_owned(), message: format!("pod {number}") }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_ten_alike_are_told_one_by_one_and_the_rest_together() {
+        let mut windows = HashMap::new();
+        let single = (0..500).filter_map(|number| admit(&mut windows, note("Created", number))).count();
+        assert_eq!(single, 10);
+        let together = folded(&mut windows);
+        assert_eq!(together.iter().map(|note| note.message.as_str()).collect::<Vec<_>>(), ["pod 499 (and 489 more like it)"]);
+        assert!(folded(&mut windows).is_empty(), "told twice");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_reason_and_another_minute_count_anew() {
+        let mut windows = HashMap::new();
+        (0..20).for_each(|number| drop(admit(&mut windows, note("Created", number))));
+        assert!(admit(&mut windows, note("Deleted", 0)).is_some());
+        tokio::time::advance(WINDOW).await;
+        assert!(admit(&mut windows, note("Created", 21)).is_some());
+    }
+}

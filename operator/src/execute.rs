@@ -1,0 +1,303 @@
+//! Carries plans out. The only place that writes pods and revisions.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt;
+use planner::manifest::{self, Owner};
+use planner::plan::Action;
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use crate::client::{CallError, Patch, Server, Written};
+use crate::events::{Events, Note};
+use crate::leader::Leadership;
+use crate::metrics::Metrics;
+use crate::settle::{Expected, Writes};
+use crate::store::Key;
+
+/// After this time the rest waits for a fresh decision.
+const SLICE: Duration = Duration::from_secs(1);
+
+/// Who carries plans out.
+#[derive(Debug, Clone)]
+pub struct Executor {
+    /// Where to.
+    pub server: Server,
+    /// Whether we still may.
+    pub leadership: Arc<Leadership>,
+    /// Tells people.
+    pub events: Events,
+    /// Counts.
+    pub metrics: Arc<Metrics>,
+    /// Writes of all objects together that may be under way.
+    pub writes: Arc<Semaphore>,
+    /// Writes of one object that may be under way.
+    pub per_object: usize,
+}
+
+/// Whose plan it is.
+#[derive(Debug, Clone)]
+pub struct Mandate {
+    /// The object.
+    pub owner: Owner,
+    /// The path of the object.
+    pub path: String,
+    /// Who reports events.
+    pub reporter: &'static str,
+    /// Begin with one write and double, because the last plan failed.
+    pub cautious: bool,
+}
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// What the cache must see before the next decision.
+    pub writes: Writes,
+    /// Why the plan stopped.
+    pub failure: Option<Failure>,
+    /// Names of pods and of revisions that belong to others.
+    pub taken: Taken,
+    /// Actions that succeeded.
+    pub done: usize,
+    /// Whether actions are left: the time was up, or the world was not as decided on.
+    pub unfinished: bool,
+}
+
+/// Names that belong to others.
+#[derive(Debug, Clone, Default)]
+pub struct Taken {
+    /// Of pods.
+    pub pods: Vec<String>,
+    /// Of revisions.
+    pub revisions: Vec<String>,
+}
+
+/// Why a plan stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// One word.
+    pub reason: &'static str,
+    /// A sentence with the server's words.
+    pub message: String,
+}
+
+/// What one write did.
+enum Effect {
+    /// It made this version.
+    Wrote(u64),
+    /// It was there already, with this version.
+    Seen(u64),
+    /// The object is gone.
+    Gone,
+    /// The name belongs to somebody else.
+    NameTaken,
+    /// The world differs from what was decided on: decide again.
+    Stale,
+}
+
+struct Run<'a> {
+    executor: &'a Executor,
+    mandate: &'a Mandate,
+    report: Mutex<Report>,
+    stopped: AtomicBool,
+    done: AtomicUsize,
+    deadline: Instant,
+}
+
+impl Executor {
+    /// Carries the steps out, in order, until one fails or the time is up.
+    pub async fn execute(&self, mandate: &Mandate, steps: &[Vec<Action>]) -> Report {
+        let run = Run {
+            executor: self,
+            mandate,
+            report: Mutex::default(),
+            stopped: AtomicBool::new(false),
+            done: AtomicUsize::new(0),
+            deadline: Instant::now() + SLICE,
+        };
+        for step in steps {
+            run.step(step).await;
+            if run.stopped.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        let mut report = run.report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        report.done = run.done.into_inner();
+        report
+    }
+}
+
+impl Run<'_> {
+    async fn step(&self, actions: &[Action]) {
+        let mut rest = actions;
+        let mut width = if self.mandate.cautious { 1 } else { self.executor.per_object };
+        while !rest.is_empty() && !self.stopped.load(Ordering::Relaxed) {
+            // With full width the whole step is one batch; after a failure batches grow as they succeed.
+            let count = if width >= self.executor.per_object { rest.len() } else { width.min(rest.len()) };
+            let (batch, later) = rest.split_at(count);
+            futures::stream::iter(batch).for_each_concurrent(width, |action| self.one(action)).await;
+            rest = later;
+            width = width.saturating_mul(2).min(self.executor.per_object);
+        }
+    }
+
+    async fn one(&self, action: &Action) {
+        if self.stopped.load(Ordering::Relaxed) {
+            return;
+        }
+        if Instant::now() >= self.deadline {
+            self.stopped.store(true, Ordering::Relaxed);
+            self.with_report(|report| report.unfinished = true);
+            return;
+        }
+        let Ok(_permit) = self.executor.writes.acquire().await else { return };
+        if !self.executor.leadership.may_write() {
+            self.stopped.store(true, Ordering::Relaxed);
+            return;
+        }
+        self.executor.metrics.write_started();
+        let result = self.write(action).await;
+        self.executor.metrics.write_ended();
+        self.note(action, result);
+    }
+
+    fn with_report(&self, change: impl FnOnce(&mut Report)) {
+        change(&mut self.report.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+    }
+
+    fn note(&self, action: &Action, result: Result<Effect, CallError>) {
+        let metrics = &self.executor.metrics;
+        match result {
+            Ok(Effect::Stale) => {
+                metrics.count_action(action.word(), "stale");
+                self.stopped.store(true, Ordering::Relaxed);
+                self.with_report(|report| report.unfinished = true);
+            }
+            Ok(effect) => {
+                metrics.count_action(action.word(), "ok");
+                self.done.fetch_add(1, Ordering::Relaxed);
+                let wrote = matches!(effect, Effect::Wrote(_));
+                self.with_report(|report| remember(report, action, &self.mandate.owner, &effect));
+                if let Some((reason, message)) = action.success().filter(|_| wrote) {
+                    self.tell(false, reason, message);
+                }
+            }
+            Err(error) => {
+                metrics.count_action(action.word(), "error");
+                self.stopped.store(true, Ordering::Relaxed);
+                let (reason, message) = action.failure(&error.message);
+                self.with_report(|report| {
+                    report.failure.get_or_insert(Failure { reason, message: message.clone() });
+                });
+                // An overloaded or silent server is not news about this object.
+                if !error.is_overload() && error.code != 0 {
+                    self.tell(true, reason, message);
+                }
+            }
+        }
+    }
+
+    fn tell(&self, warning: bool, reason: &str, message: String) {
+        let about = self.mandate.owner.clone();
+        self.executor.events.tell(Note { about, reporter: self.mandate.reporter, warning, reason: reason.to_owned(), message });
+    }
+
+    async fn write(&self, action: &Action) -> Result<Effect, CallError> {
+        let (server, owner) = (&self.executor.server, &self.mandate.owner);
+        let pods = format!("/api/v1/namespaces/{}/pods", owner.namespace);
+        let revisions = format!("/apis/apps/v1/namespaces/{}/controllerrevisions", owner.namespace);
+        match action {
+            Action::CreatePod(new) => match server.create(&pods, &manifest::pod(owner, new)).await {
+                Err(error) if error.is_already_there() => self.whose(&format!("{pods}/{}", new.name)).await,
+                written => Ok(Effect::Wrote(written?.metadata.version())),
+            },
+            Action::DeletePod { name, uid, .. } => gone(server.delete(&format!("{pods}/{name}"), uid).await),
+            Action::AdoptPod { name, uid } => {
+                if !self.owner_is_alive().await? {
+                    return Ok(Effect::Stale);
+                }
+                changed(server.patch(&format!("{pods}/{name}"), Patch::Strategic, &manifest::adoption(owner, uid)).await)
+            }
+            Action::ReleasePod { name, uid } => {
+                changed(server.patch(&format!("{pods}/{name}"), Patch::Strategic, &manifest::release(owner, uid)).await)
+            }
+            Action::CreateRevision(new) => match server.create(&revisions, &manifest::controller_revision(owner, new)).await {
+                Err(error) if error.is_already_there() => self.whose(&format!("{revisions}/{}", new.name)).await,
+                written => Ok(Effect::Wrote(written?.metadata.version())),
+            },
+            Action::BumpRevision { name, uid, number } => {
+                let patch = json!({ "metadata": { "uid": uid }, "revision": number });
+                changed(server.patch(&format!("{revisions}/{name}"), Patch::Merge, &patch).await)
+            }
+            Action::AdoptRevision { name, uid } => {
+                if !self.owner_is_alive().await? {
+                    return Ok(Effect::Stale);
+                }
+                changed(server.patch(&format!("{revisions}/{name}"), Patch::Strategic, &manifest::adoption(owner, uid)).await)
+            }
+            Action::DeleteRevision { name, uid } => gone(server.delete(&format!("{revisions}/{name}"), uid).await),
+        }
+    }
+
+    /// An object of that name exists: ours, which the cache has not seen yet, or another's.
+    async fn whose(&self, path: &str) -> Result<Effect, CallError> {
+        let found: Written = match self.executor.server.get(path).await {
+            Err(error) if error.is_not_found() => return Ok(Effect::Stale),
+            found => found?,
+        };
+        let ours = found.metadata.owner_references.iter().any(|owner| owner.controller == Some(true) && owner.uid == self.mandate.owner.uid);
+        Ok(if ours { Effect::Seen(found.metadata.version()) } else { Effect::NameTaken })
+    }
+
+    /// Whether the owner still exists and is not being deleted: nothing is adopted for a dying one.
+    async fn owner_is_alive(&self) -> Result<bool, CallError> {
+        match self.executor.server.get::<Written>(&self.mandate.path).await {
+            Ok(found) => Ok(found.metadata.uid == self.mandate.owner.uid && found.metadata.deletion_timestamp.is_none()),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn gone(result: Result<Written, CallError>) -> Result<Effect, CallError> {
+    match result {
+        Ok(written) if written.metadata.version() > 0 => Ok(Effect::Wrote(written.metadata.version())),
+        Ok(_) => Ok(Effect::Gone),
+        Err(error) if error.is_not_found() => Ok(Effect::Gone),
+        Err(error) if error.is_conflict() => Ok(Effect::Stale),
+        Err(error) => Err(error),
+    }
+}
+
+fn changed(result: Result<Written, CallError>) -> Result<Effect, CallError> {
+    match result {
+        Ok(written) => Ok(Effect::Wrote(written.metadata.version())),
+        Err(error) if error.is_not_found() || error.is_conflict() => Ok(Effect::Stale),
+        Err(error) => Err(error),
+    }
+}
+
+fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect) {
+    let key = |name: &str| Key { namespace: owner.namespace.clone(), name: name.to_owned() };
+    let pods = &mut report.writes.pods;
+    let revisions = &mut report.writes.revisions;
+    let (expected, name, uid): (&mut Expected, &str, &str) = match action {
+        Action::CreatePod(new) => (pods, &new.name, ""),
+        Action::DeletePod { name, uid, .. } | Action::AdoptPod { name, uid } | Action::ReleasePod { name, uid } => (pods, name, uid),
+        Action::CreateRevision(new) => (revisions, &new.name, ""),
+        Action::BumpRevision { name, uid, .. } | Action::AdoptRevision { name, uid } | Action::DeleteRevision { name, uid } => {
+            (revisions, name, uid)
+        }
+    };
+    match effect {
+        Effect::Wrote(version) | Effect::Seen(version) => expected.wrote(*version),
+        Effect::Gone => expected.lost(key(name), uid),
+        Effect::NameTaken if matches!(action, Action::CreatePod(_)) => report.taken.pods.push(name.to_owned()),
+        Effect::NameTaken => report.taken.revisions.push(name.to_owned()),
+        Effect::Stale => {}
+    }
+}

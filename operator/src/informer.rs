@@ -1,0 +1,320 @@
+//! One watch per kind: lists once, follows changes, and notices what was deleted while nobody was looking.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{AsyncBufReadExt, TryStreamExt};
+use rand::RngExt;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::client::{CallError, Server};
+use crate::metrics::Metrics;
+use crate::store::{Change, Kept, Key, Store};
+
+/// Objects per page of a list.
+const PAGE: u32 = 500;
+/// The server ends a watch after this time; the next one goes on where it ended.
+const WATCH_SECONDS: u64 = 290;
+/// The server sends a bookmark about once a minute: a stream that is silent for longer is dead.
+const SILENCE: Duration = Duration::from_secs(100);
+/// How long to wait after a failure, at least and at most.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// Follows one kind for as long as the process leads.
+pub struct Informer<T: Kept> {
+    server: Server,
+    store: Arc<Store<T>>,
+    metrics: Arc<Metrics>,
+    changed: Box<dyn Fn(&Change<T>) + Send + Sync>,
+    /// Whether lists come as a stream. Not every server can.
+    streaming: bool,
+}
+
+impl<T: Kept> std::fmt::Debug for Informer<T> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Informer").field("kind", &T::KIND).finish_non_exhaustive()
+    }
+}
+
+/// Why a watch ended.
+enum End {
+    /// The server's time was up, or the connection broke: go on from the last version.
+    Resume,
+    /// A fresh list is needed.
+    Relist,
+}
+
+#[derive(Deserialize)]
+struct Frame<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: std::borrow::Cow<'a, str>,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Page<'a> {
+    metadata: PageMeta,
+    #[serde(borrow, default)]
+    items: Vec<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PageMeta {
+    resource_version: String,
+    r#continue: String,
+    annotations: HashMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Bookmark {
+    metadata: PageMeta,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ErrorStatus {
+    code: u16,
+    message: String,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    metadata: NamedMeta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NamedMeta {
+    name: String,
+    #[serde(default)]
+    namespace: String,
+    resource_version: String,
+}
+
+impl<T: Kept> Informer<T> {
+    /// An informer that fills `store` and reports every change.
+    pub fn new(
+        server: Server,
+        store: Arc<Store<T>>,
+        metrics: Arc<Metrics>,
+        streaming: bool,
+        changed: impl Fn(&Change<T>) + Send + Sync + 'static,
+    ) -> Self {
+        Self { server, store, metrics, changed: Box::new(changed), streaming }
+    }
+
+    /// Runs until it is dropped.
+    pub async fn run(mut self) {
+        let mut failures = 0_u32;
+        loop {
+            match self.list_and_watch(&mut failures).await {
+                Ok(()) => failures = 0,
+                Err(error) => {
+                    if self.streaming && (400..500).contains(&error.code) && !error.is_overload() && !error.is_expired() && error.code != 401 && error.code != 403 {
+                        tracing::info!(kind = T::KIND, %error, "the server has no streaming lists; listing in pages");
+                        self.streaming = false;
+                        continue;
+                    }
+                    let pause = backoff(failures);
+                    failures = failures.saturating_add(1);
+                    let hint = hint(&error);
+                    tracing::warn!(kind = T::KIND, code = error.code, %error, retry_in = ?pause, "cannot list or watch{hint}");
+                    tokio::time::sleep(pause).await;
+                }
+            }
+            self.metrics.count_watch_restart(T::KIND);
+        }
+    }
+
+    async fn list_and_watch(&self, failures: &mut u32) -> Result<(), CallError> {
+        let mut version = if self.streaming {
+            // A streaming list is the beginning of a watch.
+            match self.watch(None).await? {
+                (End::Relist, _) => return Ok(()),
+                (End::Resume, version) => version,
+            }
+        } else {
+            self.list().await?
+        };
+        *failures = 0;
+        loop {
+            match self.watch(Some(version)).await? {
+                (End::Relist, _) => return Ok(()),
+                (End::Resume, last) => version = last,
+            }
+            self.metrics.count_watch_restart(T::KIND);
+        }
+    }
+
+    async fn list(&self) -> Result<u64, CallError> {
+        let (mut fresh, mut token) = (HashMap::new(), String::new());
+        loop {
+            let token_query = if token.is_empty() { String::new() } else { format!("&continue={token}") };
+            let body: Box<RawValue> = self.server.get(&format!("{}?limit={PAGE}{token_query}", T::PATH)).await?;
+            let page: Page = read(body.get())?;
+            for item in page.items {
+                if let Some(object) = self.decode(item.get()) {
+                    fresh.insert(object.key(), object);
+                }
+            }
+            token = page.metadata.r#continue;
+            if token.is_empty() {
+                let version = page.metadata.resource_version.parse().unwrap_or_default();
+                self.replace(fresh, version);
+                return Ok(version);
+            }
+        }
+    }
+
+    /// Follows changes from `version`; without one, a streaming list comes first.
+    async fn watch(&self, version: Option<u64>) -> Result<(End, u64), CallError> {
+        let jitter = rand::rng().random_range(0..WATCH_SECONDS / 5);
+        let start = version.map_or_else(
+            || "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan".to_owned(),
+            |version| format!("&resourceVersion={version}"),
+        );
+        let path = format!("{}?watch=1&allowWatchBookmarks=true&timeoutSeconds={}{start}", T::PATH, WATCH_SECONDS - jitter);
+        let response = match self.server.stream(&path).await {
+            Err(error) if error.is_expired() => return Ok((End::Relist, 0)),
+            response => response?,
+        };
+        let body = http_body(response);
+        let mut lines = std::pin::pin!(body.into_async_read());
+        let mut initial = version.is_none().then(HashMap::new);
+        let mut version = version.unwrap_or_default();
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let read = tokio::select! {
+                read = tokio::time::timeout(SILENCE, lines.read_until(b'\n', &mut line)) => read,
+                () = self.store.fresh_list_wanted() => return Ok((End::Relist, version)),
+            };
+            match read {
+                Ok(Ok(bytes)) if bytes > 0 => {}
+                // A list that broke off is worth nothing.
+                _ if initial.is_some() => return Err(broken("the list broke off")),
+                Ok(Ok(_) | Err(_)) | Err(_) => return Ok((End::Resume, version)),
+            }
+            let text = std::str::from_utf8(&line).map_err(|error| broken(&error.to_string()))?;
+            match self.take(text, &mut initial)? {
+                Step::Seen(seen) => version = version.max(seen),
+                Step::Listed(seen) => {
+                    version = seen;
+                    self.replace(initial.take().unwrap_or_default(), seen);
+                }
+                Step::Expired => return Ok((End::Relist, version)),
+            }
+        }
+    }
+
+    fn take(&self, line: &str, initial: &mut Option<HashMap<Key, T>>) -> Result<Step, CallError> {
+        let frame: Frame = read(line)?;
+        let json = frame.object.get();
+        match frame.kind.as_ref() {
+            "BOOKMARK" => {
+                let bookmark: Bookmark = read(json)?;
+                let version = bookmark.metadata.resource_version.parse().unwrap_or_default();
+                let ends_list = bookmark.metadata.annotations.get("k8s.io/initial-events-end").is_some_and(|value| value == "true");
+                if ends_list && initial.is_some() {
+                    return Ok(Step::Listed(version));
+                }
+                self.store.advance(version);
+                Ok(Step::Seen(version))
+            }
+            "ERROR" => {
+                let status: ErrorStatus = read(json)?;
+                if status.code == 410 {
+                    return Ok(Step::Expired);
+                }
+                Err(CallError { code: status.code, reason: status.reason, message: status.message })
+            }
+            kind => self.object(json, kind == "DELETED", initial),
+        }
+    }
+
+    fn object(&self, json: &str, deleted: bool, initial: &mut Option<HashMap<Key, T>>) -> Result<Step, CallError> {
+        let Some(object) = self.decode(json).filter(|_| !deleted) else {
+            let named: Named = read(json)?;
+            let version = named.metadata.resource_version.parse().unwrap_or_default();
+            let key = Key { namespace: named.metadata.namespace, name: named.metadata.name };
+            if let Some(initial) = initial {
+                initial.remove(&key);
+            } else {
+                self.put(&key, None, version);
+            }
+            return Ok(Step::Seen(version));
+        };
+        let (key, version) = (object.key(), object.version());
+        if let Some(initial) = initial {
+            initial.insert(key, object);
+        } else {
+            self.put(&key, Some(object), version);
+        }
+        Ok(Step::Seen(version))
+    }
+
+    /// An object that cannot be read is not served; all others are.
+    fn decode(&self, json: &str) -> Option<T> {
+        T::decode(json)
+            .inspect_err(|error| {
+                let named = serde_json::from_str::<Named>(json).map(|named| format!("{}/{}", named.metadata.namespace, named.metadata.name));
+                tracing::error!(kind = T::KIND, object = named.unwrap_or_default(), %error, "an object cannot be read and is not served");
+                self.metrics.count_unreadable(T::KIND);
+            })
+            .ok()
+            .filter(T::matters)
+    }
+
+    fn put(&self, key: &Key, new: Option<T>, version: u64) {
+        let change = self.store.put(key, new);
+        self.store.advance(version);
+        self.metrics.set_cached(T::KIND, self.store.len());
+        (self.changed)(&change);
+    }
+
+    fn replace(&self, fresh: HashMap<Key, T>, version: u64) {
+        let changes = self.store.replace(fresh, version);
+        self.metrics.set_cached(T::KIND, self.store.len());
+        changes.iter().for_each(|change| (self.changed)(change));
+        tracing::debug!(kind = T::KIND, objects = self.store.len(), version, "listed");
+    }
+}
+
+enum Step {
+    Seen(u64),
+    Listed(u64),
+    Expired,
+}
+
+fn http_body(response: http::Response<kube::client::Body>) -> impl futures::TryStream<Ok = axum::body::Bytes, Error = std::io::Error> {
+    axum::body::Body::new(response.into_body()).into_data_stream().map_err(std::io::Error::other)
+}
+
+fn read<'a, R: Deserialize<'a>>(json: &'a str) -> Result<R, CallError> {
+    serde_json::from_str(json).map_err(|error| broken(&format!("the server's words cannot be read: {error}")))
+}
+
+fn broken(message: &str) -> CallError {
+    CallError { code: 0, reason: "NoAnswer".to_owned(), message: message.to_owned() }
+}
+
+/// What a person should look at.
+fn hint(error: &CallError) -> &'static str {
+    match error.code {
+        401 => ": the token is not valid (any more); it is read again on the next try",
+        403 => ": the ServiceAccount lacks rights; install the chart's RBAC",
+        404 => ": the CustomResourceDefinition is missing; install the chart's CRDs",
+        _ => "",
+    }
+}
+
+pub(crate) fn backoff(failures: u32) -> Duration {
+    let (least, most) = BACKOFF;
+    let pause = least.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX)).min(most);
+    pause.mul_f64(rand::rng().random_range(0.8..1.2))
+}

@@ -1,0 +1,148 @@
+//! GameDeployments: what is watched for them, and how they are observed.
+
+use std::sync::Arc;
+
+use api::names::GAMEDEPLOYMENT_REPORTER;
+use api::tkex::{GameDeployment, GameDeploymentStatus};
+use jiff::Timestamp;
+use planner::gamedeployment::{self, Observed};
+use planner::manifest::Owner;
+
+use super::pod::Pod;
+use super::revision::Revision;
+use crate::controller::{Pass, Workload};
+use crate::execute::{Failure, Taken};
+use crate::queue::Queue;
+use crate::settle::Writes;
+use crate::store::{Change, Index, Kept, Key, Store};
+
+/// A GameDeployment in the cache.
+#[derive(Debug)]
+pub struct Entry {
+    object: Arc<GameDeployment>,
+    version: u64,
+}
+
+impl Kept for Entry {
+    const KIND: &'static str = "GameDeployment";
+    const PATH: &'static str = "/apis/tkex.tencent.com/v1alpha1/gamedeployments";
+
+    fn decode(json: &str) -> Result<Self, serde_json::Error> {
+        let mut object: GameDeployment = serde_json::from_str(json)?;
+        object.metadata.managed_fields = None;
+        object.metadata.annotations = None;
+        let version = object.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default();
+        Ok(Self { object: Arc::new(object), version })
+    }
+
+    fn key(&self) -> Key {
+        let metadata = &self.object.metadata;
+        Key { namespace: metadata.namespace.clone().unwrap_or_default(), name: metadata.name.clone().unwrap_or_default() }
+    }
+
+    fn uid(&self) -> &str {
+        self.object.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    fn version(&self) -> u64 {
+        self.version
+    }
+
+    fn index(&self) -> Option<Index> {
+        self.object.metadata.namespace.clone().map(Index::Namespace)
+    }
+}
+
+/// Everything that GameDeployments are decided from.
+#[derive(Debug, Clone, Default)]
+pub struct GameDeployments {
+    /// The objects.
+    pub objects: Arc<Store<Entry>>,
+    /// Pods.
+    pub pods: Arc<Store<Pod>>,
+    /// Revisions.
+    pub revisions: Arc<Store<Revision>>,
+}
+
+impl GameDeployments {
+    /// Everything known about one object.
+    #[must_use]
+    pub fn observe(&self, key: &Key, taken: &Taken) -> Option<Observed> {
+        let object = Arc::clone(&self.objects.get(key)?.object);
+        let uid = object.metadata.uid.clone().unwrap_or_default();
+        let selector = &object.spec.selector;
+        let (owned, orphans) = (Index::Owner(uid), Index::Orphan(key.namespace.clone()));
+        let mut pods: Vec<_> = self.pods.find(&owned).iter().map(|pod| Arc::clone(&pod.facts)).collect();
+        let loose = self.pods.find(&orphans);
+        pods.extend(loose.iter().filter(|pod| selector.matches(&pod.facts.labels)).map(|pod| Arc::clone(&pod.facts)));
+        let mut revisions: Vec<_> = self.revisions.find(&owned).iter().map(|revision| Arc::clone(&revision.facts)).collect();
+        let loose = self.revisions.find(&orphans);
+        revisions.extend(loose.iter().filter(|one| selector.matches(&one.labels)).map(|one| Arc::clone(&one.facts)));
+        Some(Observed { object, pods, revisions, taken_revision_names: taken.revisions.clone(), taken_pod_names: taken.pods.clone() })
+    }
+
+    /// An object changed: look at it, at once if a person changed it.
+    pub fn object_changed(queue: &Queue, change: &Change<Entry>) {
+        let Some(entry) = change.new.as_ref().or(change.old.as_ref()) else { return };
+        let generation = |entry: &Arc<Entry>| (entry.object.metadata.generation, entry.object.metadata.deletion_timestamp.is_some());
+        if change.old.as_ref().map(generation) == change.new.as_ref().map(generation) {
+            queue.add(entry.key());
+        } else {
+            queue.add_now(entry.key());
+        }
+    }
+
+    /// A pod changed: look at its owner, or at those who might adopt it.
+    pub fn pod_changed(&self, queue: &Queue, change: &Change<Pod>) {
+        for pod in change.old.iter().chain(&change.new) {
+            let namespace = pod.facts.namespace.clone();
+            if let Some(owner) = &pod.controller {
+                queue.add(Key { namespace, name: owner.name.clone() });
+                continue;
+            }
+            let neighbours = self.objects.find(&Index::Namespace(namespace));
+            let takers = neighbours.iter().filter(|entry| entry.object.spec.selector.matches(&pod.facts.labels));
+            takers.for_each(|entry| queue.add(entry.key()));
+        }
+    }
+
+    /// A revision changed: look at its owner.
+    pub fn revision_changed(queue: &Queue, change: &Change<Revision>) {
+        for revision in change.old.iter().chain(&change.new) {
+            if let Some(owner) = &revision.controller {
+                queue.add(Key { namespace: revision.key().namespace, name: owner.name.clone() });
+            }
+        }
+    }
+}
+
+impl Workload for GameDeployments {
+    type Status = GameDeploymentStatus;
+    const KIND: &'static str = Entry::KIND;
+    const REPORTER: &'static str = GAMEDEPLOYMENT_REPORTER;
+
+    fn pass(&self, key: &Key, taken: &Taken, now: Timestamp) -> Option<Pass<GameDeploymentStatus>> {
+        let seen = self.observe(key, taken)?;
+        let owner = Owner {
+            api_version: "tkex.tencent.com/v1alpha1".to_owned(),
+            kind: Self::KIND.to_owned(),
+            name: key.name.clone(),
+            namespace: key.namespace.clone(),
+            uid: seen.object.metadata.uid.clone().unwrap_or_default(),
+        };
+        let path = format!("/apis/tkex.tencent.com/v1alpha1/namespaces/{}/gamedeployments/{}", key.namespace, key.name);
+        Some(Pass { owner, path, before: seen.object.status.clone(), plan: gamedeployment::decide(&seen, now), pods: seen.pods.len() })
+    }
+
+    fn with_trouble(status: GameDeploymentStatus, failure: &Failure, now: Timestamp) -> GameDeploymentStatus {
+        gamedeployment::with_trouble(status, failure.reason, &failure.message, now)
+    }
+
+    fn is_met(&self, writes: &Writes) -> bool {
+        writes.object.is_met(&self.objects) && writes.pods.is_met(&self.pods) && writes.revisions.is_met(&self.revisions)
+    }
+
+    async fn refresh(&self) {
+        tokio::join!(self.objects.refresh(), self.pods.refresh(), self.revisions.refresh());
+    }
+}

@@ -1,0 +1,37 @@
+//! What is watched, and how `Observed` is filled from it.
+
+pub mod gamedeployment;
+pub mod pod;
+pub mod revision;
+
+use serde::Deserialize;
+
+/// An owner in an object's metadata.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OwnerReference {
+    /// For example `apps/v1`.
+    pub api_version: String,
+    /// For example `ReplicaSet`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Whether it is the controller.
+    #[serde(default)]
+    controller: bool,
+}
+
+impl OwnerReference {
+    /// The controller among owners.
+    fn controller(owners: Vec<Self>) -> Option<Self> {
+        owners.into_iter().find(|owner| owner.controller)
+    }
+
+    /// Whether the owner is of one of our kinds.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.kind == "GameDeployment" && self.api_version.starts_with("tkex.tencent.com/")
+    }
+}

@@ -1,0 +1,261 @@
+//! One leader at a time, by a Lease, as client-go does it.
+//!
+//! A candidate trusts its own clock only: a lease has expired when the candidate has seen no change of it for the lease's duration. Every write of the lease carries
+//! its resourceVersion. The leader stops writing before another candidate could take over.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rand::RngExt;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::client::{CallError, Server};
+
+/// How long, how often.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    /// How long a silent leader keeps the lease.
+    pub lease: Duration,
+    /// A leader that could not renew for this long stops.
+    pub renew: Duration,
+    /// How often it is tried.
+    pub retry: Duration,
+}
+
+/// Which lease, and who we are.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// The lease's namespace.
+    pub namespace: String,
+    /// The lease's name.
+    pub name: String,
+    /// Our name.
+    pub identity: String,
+    /// How long, how often.
+    pub times: Times,
+}
+
+/// Whether this process may write.
+#[derive(Debug, Default)]
+pub struct Leadership {
+    until: Mutex<Option<Instant>>,
+}
+
+impl Leadership {
+    /// Leadership without a lease.
+    #[must_use]
+    pub fn unquestioned() -> Self {
+        let far = Instant::now() + Duration::from_secs(100 * 365 * 24 * 3600);
+        Self { until: Mutex::new(Some(far)) }
+    }
+
+    fn set(&self, until: Option<Instant>) {
+        *self.until.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = until;
+    }
+
+    /// Asked before every write.
+    #[must_use]
+    pub fn may_write(&self) -> bool {
+        let until = *self.until.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        until.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+struct Lease {
+    metadata: Value,
+    #[serde(default)]
+    spec: LeaseSpec,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+struct LeaseSpec {
+    holder_identity: Option<String>,
+    lease_duration_seconds: Option<u64>,
+    acquire_time: Option<String>,
+    renew_time: Option<String>,
+    lease_transitions: Option<i64>,
+}
+
+impl LeaseSpec {
+    fn is_held_by(&self, identity: &str) -> bool {
+        self.holder_identity.as_deref() == Some(identity)
+    }
+
+    fn is_free(&self) -> bool {
+        self.holder_identity.as_deref().is_none_or(str::is_empty)
+    }
+}
+
+/// Takes part in the election.
+#[derive(Debug)]
+pub struct Election {
+    server: Server,
+    candidate: Candidate,
+    leadership: Arc<Leadership>,
+    /// What was seen last, and when it changed.
+    seen: Option<(LeaseSpec, Instant)>,
+}
+
+impl Election {
+    /// A candidate that leads nothing yet.
+    #[must_use]
+    pub fn new(server: &Server, candidate: Candidate) -> Self {
+        let server = server.with_deadline(candidate.times.retry.max(Duration::from_secs(2)));
+        Self { server, candidate, leadership: Arc::default(), seen: None }
+    }
+
+    /// Whether we may write.
+    #[must_use]
+    pub fn leadership(&self) -> Arc<Leadership> {
+        Arc::clone(&self.leadership)
+    }
+
+    fn path(&self) -> String {
+        format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.candidate.namespace)
+    }
+
+    /// Returns when we lead.
+    pub async fn won(&mut self) {
+        let mut told = None;
+        loop {
+            match self.attempt().await {
+                Ok(true) => return,
+                Ok(false) => {
+                    let holder = self.seen.as_ref().and_then(|(spec, _)| spec.holder_identity.clone());
+                    if told != Some(holder.clone()) {
+                        tracing::info!(leader = holder.as_deref().unwrap_or("none"), "another process leads; standing by");
+                        told = Some(holder);
+                    }
+                }
+                Err(error) => tracing::warn!(%error, code = error.code, "cannot read or write the lease"),
+            }
+            let jitter = rand::rng().random_range(1.0..1.2);
+            tokio::time::sleep(self.candidate.times.retry.mul_f64(jitter)).await;
+        }
+    }
+
+    /// Keeps the lease; returns when it is lost.
+    pub async fn lost(&mut self) {
+        let times = self.candidate.times;
+        let mut deadline = Instant::now() + times.renew;
+        loop {
+            tokio::time::sleep(times.retry).await;
+            let attempt = tokio::time::timeout_at(deadline, self.attempt()).await;
+            match attempt {
+                Ok(Ok(true)) => deadline = Instant::now() + times.renew,
+                Ok(Ok(false)) => {
+                    tracing::warn!("another process took the lease");
+                    break;
+                }
+                Ok(Err(error)) => tracing::warn!(%error, code = error.code, "cannot renew the lease"),
+                Err(_) => {}
+            }
+            if Instant::now() >= deadline {
+                tracing::warn!("the lease could not be renewed in time; leading no more");
+                break;
+            }
+        }
+        self.leadership.set(None);
+    }
+
+    /// Gives the lease up, so that another process need not wait for it to expire.
+    pub async fn release(&mut self) {
+        self.leadership.set(None);
+        let Ok(mut lease) = self.server.get::<Lease>(&format!("{}/{}", self.path(), self.candidate.name)).await else { return };
+        if !lease.spec.is_held_by(&self.candidate.identity) {
+            return;
+        }
+        let now = now();
+        lease.spec = LeaseSpec {
+            holder_identity: Some(String::new()),
+            lease_duration_seconds: Some(1),
+            acquire_time: Some(now.clone()),
+            renew_time: Some(now),
+            lease_transitions: lease.spec.lease_transitions,
+        };
+        match self.replace(&lease).await {
+            Ok(_) => tracing::info!("gave the lease up"),
+            Err(error) => tracing::warn!(%error, "cannot give the lease up"),
+        }
+    }
+
+    /// Takes or renews the lease if it is ours to take.
+    async fn attempt(&mut self) -> Result<bool, CallError> {
+        // Counted from before the write: the answer may be late, the lease is not longer for it.
+        let started = Instant::now();
+        let mut lease = match self.server.get::<Lease>(&format!("{}/{}", self.path(), self.candidate.name)).await {
+            Ok(lease) => lease,
+            Err(error) if error.is_not_found() => return self.create(started).await,
+            Err(error) => return Err(error),
+        };
+        let held = lease.spec.is_held_by(&self.candidate.identity);
+        if self.seen.as_ref().is_none_or(|(spec, _)| *spec != lease.spec) {
+            self.seen = Some((lease.spec.clone(), Instant::now()));
+        }
+        let age = self.seen.as_ref().map_or(Duration::ZERO, |(_, since)| since.elapsed());
+        let duration = lease.spec.lease_duration_seconds.map_or(self.candidate.times.lease, Duration::from_secs);
+        if !held && !lease.spec.is_free() && age < duration {
+            return Ok(false);
+        }
+        let transitions = lease.spec.lease_transitions.unwrap_or_default() + i64::from(!held);
+        let acquired = if held { lease.spec.acquire_time.clone() } else { None };
+        lease.spec = self.spec(acquired, transitions);
+        match self.replace(&lease).await {
+            Ok(written) => {
+                self.take(written.spec, started);
+                Ok(true)
+            }
+            // Somebody else was faster.
+            Err(error) if error.is_conflict() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn create(&mut self, started: Instant) -> Result<bool, CallError> {
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": { "name": self.candidate.name, "namespace": self.candidate.namespace },
+            "spec": self.spec(None, 0),
+        });
+        match self.server.create_whole::<Lease>(&self.path(), &lease).await {
+            Ok(lease) => {
+                self.take(lease.spec, started);
+                Ok(true)
+            }
+            Err(error) if error.is_already_there() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn take(&mut self, spec: LeaseSpec, started: Instant) {
+        self.seen = Some((spec, Instant::now()));
+        self.leadership.set(Some(started + self.candidate.times.renew));
+    }
+
+    fn spec(&self, acquired: Option<String>, transitions: i64) -> LeaseSpec {
+        let now = now();
+        LeaseSpec {
+            holder_identity: Some(self.candidate.identity.clone()),
+            lease_duration_seconds: Some(self.candidate.times.lease.as_secs().max(1)),
+            acquire_time: Some(acquired.unwrap_or_else(|| now.clone())),
+            renew_time: Some(now),
+            lease_transitions: Some(transitions),
+        }
+    }
+
+    async fn replace(&self, lease: &Lease) -> Result<Lease, CallError> {
+        let body = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": lease.metadata, "spec": lease.spec });
+        self.server.replace(&format!("{}/{}", self.path(), self.candidate.name), &body).await
+    }
+}
+
+fn now() -> String {
+    format!("{:.6}", Timestamp::now())
+}

@@ -1,0 +1,266 @@
+//! Which object is next. Each waits once, none is worked on twice at the same time, and who waits longest comes first.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use rand::RngExt;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::metrics::Metrics;
+use crate::store::Key;
+
+/// After the first failure, and at most.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+
+/// A queue of objects of one kind.
+#[derive(Debug)]
+pub struct Queue {
+    kind: &'static str,
+    state: Mutex<State>,
+    changed: Notify,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// When each waiting object is due.
+    due: HashMap<Key, Instant>,
+    /// Waiting objects that nobody works on, by when they are due.
+    order: BTreeSet<(Instant, Key)>,
+    working: HashSet<Key>,
+    /// Not before: what an object did last decides how soon it may come again.
+    not_before: HashMap<Key, Instant>,
+    failures: HashMap<Key, u32>,
+}
+
+/// How a pass ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing more to do until something changes; not again within the pause.
+    Done { pause: Duration },
+    /// It failed; again later, each time a little later.
+    Failed,
+    /// The object is gone.
+    Gone,
+}
+
+impl State {
+    fn wait(&mut self, key: Key, at: Instant) {
+        let at = self.not_before.get(&key).map_or(at, |not_before| at.max(*not_before));
+        if let Some(due) = self.due.get(&key) {
+            if *due <= at {
+                return;
+            }
+            self.order.remove(&(*due, key.clone()));
+        }
+        if !self.working.contains(&key) {
+            self.order.insert((at, key.clone()));
+        }
+        self.due.insert(key, at);
+    }
+}
+
+impl Queue {
+    /// An empty queue.
+    #[must_use]
+    pub fn new(kind: &'static str, metrics: Arc<Metrics>) -> Self {
+        Self { kind, state: Mutex::default(), changed: Notify::new(), metrics }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Something about the object changed.
+    pub fn add(&self, key: Key) {
+        self.add_at(key, Instant::now());
+    }
+
+    /// Look at the object at that time, if not before.
+    pub fn add_at(&self, key: Key, at: Instant) {
+        let mut state = self.state();
+        state.wait(key, at);
+        self.metrics.set_queue_depth(self.kind, state.due.len());
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// A person changed the object: failures of the past do not count.
+    pub fn add_now(&self, key: Key) {
+        let mut state = self.state();
+        state.failures.remove(&key);
+        state.not_before.remove(&key);
+        state.wait(key, Instant::now());
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// The next object that is due. [`Queue::done`] must follow.
+    pub async fn next(&self) -> Key {
+        loop {
+            let changed = self.changed.notified();
+            let due = {
+                let mut state = self.state();
+                let first = state.order.first().cloned();
+                match first {
+                    Some((at, key)) if at <= Instant::now() => {
+                        state.order.pop_first();
+                        state.due.remove(&key);
+                        state.working.insert(key.clone());
+                        self.metrics.set_queue_depth(self.kind, state.due.len());
+                        self.metrics.observe_wait(self.kind, at.elapsed());
+                        // There may be work for another worker too.
+                        self.changed.notify_one();
+                        return key;
+                    }
+                    first => first.map(|(at, _)| at),
+                }
+            };
+            match due {
+                Some(at) => tokio::select! { () = changed => {}, () = tokio::time::sleep_until(at) => {} },
+                None => changed.await,
+            }
+        }
+    }
+
+    /// A worker has finished with the object.
+    pub fn done(&self, key: &Key, outcome: Outcome) {
+        let mut state = self.state();
+        state.working.remove(key);
+        let now = Instant::now();
+        match outcome {
+            Outcome::Done { pause } => {
+                state.failures.remove(key);
+                state.not_before.insert(key.clone(), now + pause);
+            }
+            Outcome::Failed => {
+                let failures = state.failures.entry(key.clone()).or_default();
+                let pause = backoff(*failures);
+                *failures = failures.saturating_add(1);
+                state.not_before.insert(key.clone(), now + pause);
+                state.due.entry(key.clone()).or_insert(now);
+            }
+            Outcome::Gone => {
+                state.failures.remove(key);
+                state.not_before.remove(key);
+            }
+        }
+        // What came in meanwhile waits with everybody else.
+        if let Some(due) = state.due.remove(key) {
+            state.wait(key.clone(), due);
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+}
+
+fn backoff(failures: u32) -> Duration {
+    let (least, most) = BACKOFF;
+    let pause = least.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX)).min(most);
+    pause.mul_f64(rand::rng().random_range(0.8..1.2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key { namespace: "play".to_owned(), name: name.to_owned() }
+    }
+
+    fn queue() -> Queue {
+        Queue::new("GameDeployment", Arc::default())
+    }
+
+    const NO_PAUSE: Outcome = Outcome::Done { pause: Duration::ZERO };
+
+    async fn is_quiet(queue: &Queue, time: Duration) -> bool {
+        tokio::time::timeout(time, queue.next()).await.is_err()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_waits_once_however_often_it_changed() {
+        let queue = queue();
+        (0..5).for_each(|_| queue.add(key("a")));
+        assert_eq!(queue.next().await, key("a"));
+        queue.done(&key("a"), NO_PAUSE);
+        assert!(is_quiet(&queue, Duration::from_secs(600)).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_during_a_pass_brings_another_pass_after_it() {
+        let queue = queue();
+        queue.add(key("a"));
+        queue.next().await;
+        queue.add(key("a"));
+        assert!(is_quiet(&queue, Duration::from_secs(600)).await, "two passes at the same time");
+        queue.done(&key("a"), NO_PAUSE);
+        assert_eq!(queue.next().await, key("a"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_object_waits_behind_the_others() {
+        let queue = queue();
+        queue.add(key("busy"));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        queue.add(key("calm"));
+        assert_eq!(queue.next().await, key("busy"));
+        queue.add(key("busy"));
+        queue.done(&key("busy"), NO_PAUSE);
+        assert_eq!(queue.next().await, key("calm"));
+        assert_eq!(queue.next().await, key("busy"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_retried_later_and_later() {
+        let queue = queue();
+        queue.add(key("a"));
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            let before = Instant::now();
+            queue.next().await;
+            pauses.push(before.elapsed());
+            queue.done(&key("a"), Outcome::Failed);
+        }
+        assert!(pauses[3] > pauses[1] * 2, "{pauses:?}");
+        assert!(pauses.iter().all(|pause| *pause <= Duration::from_secs(73)), "{pauses:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_person_does_not_wait_for_the_backoff() {
+        let queue = queue();
+        queue.add(key("a"));
+        for _ in 0..10 {
+            queue.next().await;
+            queue.done(&key("a"), Outcome::Failed);
+        }
+        queue.add_now(key("a"));
+        let before = Instant::now();
+        queue.next().await;
+        assert!(before.elapsed() < Duration::from_millis(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_is_kept() {
+        let queue = queue();
+        queue.add(key("a"));
+        queue.next().await;
+        queue.done(&key("a"), Outcome::Done { pause: Duration::from_millis(50) });
+        queue.add(key("a"));
+        let before = Instant::now();
+        queue.next().await;
+        assert!(before.elapsed() >= Duration::from_millis(49), "{:?}", before.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_later_wish_does_not_put_off_an_earlier_one() {
+        let queue = queue();
+        queue.add_at(key("a"), Instant::now() + Duration::from_secs(1));
+        queue.add_at(key("a"), Instant::now() + Duration::from_secs(9));
+        let before = Instant::now();
+        queue.next().await;
+        assert!(before.elapsed() < Duration::from_secs(2));
+    }
+}
