@@ -8,13 +8,15 @@ use crate::pod::PodFacts;
 
 /// Sorts pods so that those come first which are missed least: unscheduled, not ready, cheap by `pod-deletion-cost`, on a crowded node, ready for the shortest time,
 /// restarted most often, newest; the name decides the rest.
-pub fn least_missed_first(pods: &mut [Arc<PodFacts>]) {
-    let mut crowd: BTreeMap<String, usize> = BTreeMap::new();
-    for node in pods.iter().filter_map(|pod| pod.node.as_ref()) {
-        *crowd.entry(node.clone()).or_default() += 1;
+///
+/// `all` are the pods that crowd a node. Those that are being deleted are among them, so that a deletion under way does not change the order of the others.
+pub fn least_missed_first(pods: &mut [Arc<PodFacts>], all: &[Arc<PodFacts>]) {
+    let mut crowd: BTreeMap<&str, usize> = BTreeMap::new();
+    for node in all.iter().filter_map(|pod| pod.node.as_deref()) {
+        *crowd.entry(node).or_default() += 1;
     }
     pods.sort_by_cached_key(|pod| {
-        let crowd = pod.node.as_ref().and_then(|node| crowd.get(node)).copied().unwrap_or_default();
+        let crowd = pod.node.as_deref().and_then(|node| crowd.get(node)).copied().unwrap_or_default();
         let ready = if pod.is_ready() { pod.ready_since } else { None };
         (
             !pod.has_ended(),

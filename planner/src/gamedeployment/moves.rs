@@ -65,13 +65,18 @@ impl<'s, 'a> Remaining<'s, 'a> {
 
     /// How many pods still have to be replaced.
     fn to_replace(&self) -> usize {
-        let named = self.pods.iter().filter(|pod| self.situation.is_named_for_deletion(pod)).count();
-        if !self.situation.rolls() {
-            return named;
+        let situation = self.situation;
+        let (mut current, mut others) = (0, 0);
+        for pod in self.pods.iter().filter(|pod| situation.is_named_for_deletion(pod) || situation.rolls()) {
+            let named = situation.is_named_for_deletion(pod);
+            match situation.group(pod) {
+                Group::Current => current += usize::from(named),
+                Group::Stray => others += 1,
+                Group::Update => others += usize::from(named),
+            }
         }
-        let stray = self.pods.iter().filter(|pod| self.situation.group(pod) == Group::Stray);
-        let stray = stray.filter(|pod| !self.situation.is_named_for_deletion(pod)).count();
-        named + stray + self.current_to_spare
+        // Named pods of the stable revision are among those that the partition can spare.
+        others + if situation.rolls() { current.max(self.current_to_spare) } else { current }
     }
 
     fn remove(&mut self, index: usize, why: DeleteReason) {
@@ -114,10 +119,17 @@ impl<'s, 'a> Remaining<'s, 'a> {
 
     /// Deletes pods whose successors shall differ, as many as may be unavailable. Pods that are unavailable anyway cost nothing. Returns how many have to wait.
     fn replace(&mut self) -> usize {
+        self.replace_each(true);
+        if self.situation.rolls() {
+            self.replace_each(false);
+        }
+        self.to_replace()
+    }
+
+    fn replace_each(&mut self, named: bool) {
         let mut index = 0;
         while let Some(pod) = self.pods.get(index).filter(|_| self.deletions.len() < SLICE) {
-            let named = self.situation.is_named_for_deletion(pod);
-            let due = named || self.situation.rolls() && self.is_outdated(pod);
+            let due = if named { self.situation.is_named_for_deletion(pod) } else { self.is_outdated(pod) };
             let free = !self.situation.is_available(pod) || self.available > self.floor();
             if !due || !free {
                 index += 1;
@@ -128,7 +140,6 @@ impl<'s, 'a> Remaining<'s, 'a> {
                 index += 1;
             }
         }
-        self.to_replace()
     }
 
     fn is_outdated(&self, pod: &PodFacts) -> bool {
@@ -144,7 +155,9 @@ impl<'s, 'a> Remaining<'s, 'a> {
         let situation = self.situation;
         let wanted = situation.replicas + situation.limits.max_surge.min(waiting);
         let missing = wanted.saturating_sub(self.pods.len());
-        let current = self.pods.iter().filter(|pod| situation.group(pod) == Group::Current).count();
+        // A pod that is named for deletion will not be there to fill the partition.
+        let stays = |pod: &&Arc<PodFacts>| situation.group(pod) == Group::Current && !situation.is_named_for_deletion(pod);
+        let current = self.pods.iter().filter(stays).count();
         let from_current = if situation.current.name == situation.update.name {
             0
         } else if situation.stop.is_some() {

@@ -82,7 +82,7 @@ impl<'a> Situation<'a> {
             let fills = if pod.has_ended() { replaceable_at(pod) > now } else { true };
             if fills { placed.push(Arc::clone(pod)) } else { ended.push(Arc::clone(pod)) }
         }
-        least_missed_first(&mut placed);
+        least_missed_first(&mut placed, &claim.ours);
         ended.sort_by(|left, right| left.name.cmp(&right.name));
         let limits = if current.name == update.name { Limits { partition: 0, ..limits } } else { limits };
         let stop = invalid.clone().or_else(|| stop(spec));
@@ -185,7 +185,7 @@ fn current(remembered: &str, update: &Target, revisions: &[Arc<RevisionFacts>], 
     if remembered == update.name {
         return update.clone();
     }
-    let carried = |revision: &&Arc<RevisionFacts>| pods.iter().any(|pod| pod.is_active() && pod.revision() == Some(&revision.name));
+    let carried = |revision: &&Arc<RevisionFacts>| pods.iter().any(|pod| pod.revision() == Some(&revision.name));
     let known = revisions.iter().find(|revision| revision.name == remembered);
     let found = known.or_else(|| revisions.iter().filter(carried).min_by_key(|revision| (revision.number, &revision.name)));
     found.map_or_else(|| update.clone(), |revision| Target { name: revision.name.clone(), template: Arc::clone(&revision.template) })

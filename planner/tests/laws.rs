@@ -1,0 +1,263 @@
+//! The laws, on random worlds: users edit, pods start, fail and vanish, the operator sees late and dies half-way.
+
+mod world;
+
+use api::tkex::UpdateType;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use planner::gamedeployment::decide;
+use planner::plan::{Action, DeleteReason};
+use planner::pod::Phase;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed};
+use serde_json::json;
+use world::{World, make_ready, template};
+
+#[derive(Debug, Clone)]
+enum Event {
+    Scale(i32),
+    Template(u8),
+    Partition(IntOrString),
+    MaxUnavailable(IntOrString),
+    MaxSurge(IntOrString),
+    Pause(bool),
+    OnDelete(bool),
+    NameForDeletion(usize),
+    Ready(usize),
+    Unready(usize),
+    Fail(usize),
+    Vanish(usize),
+    Orphan(usize),
+    Relabel(usize),
+    AllReady,
+    Buried,
+    Pass(i64),
+    /// The operator works: it may die after some actions.
+    Work(Option<usize>),
+}
+
+fn count() -> impl Strategy<Value = IntOrString> {
+    prop_oneof![(0..6).prop_map(IntOrString::Int), (0..=100).prop_map(|percent| IntOrString::String(format!("{percent}%")))]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        2 => (0..14).prop_map(Event::Scale),
+        3 => (0_u8..4).prop_map(Event::Template),
+        2 => count().prop_map(Event::Partition),
+        1 => count().prop_map(Event::MaxUnavailable),
+        1 => count().prop_map(Event::MaxSurge),
+        1 => any::<bool>().prop_map(Event::Pause),
+        1 => any::<bool>().prop_map(Event::OnDelete),
+        1 => (0_usize..20).prop_map(Event::NameForDeletion),
+        4 => (0_usize..20).prop_map(Event::Ready),
+        1 => (0_usize..20).prop_map(Event::Unready),
+        1 => (0_usize..20).prop_map(Event::Fail),
+        1 => (0_usize..20).prop_map(Event::Vanish),
+        1 => (0_usize..20).prop_map(Event::Orphan),
+        1 => (0_usize..20).prop_map(Event::Relabel),
+        3 => Just(Event::AllReady),
+        2 => Just(Event::Buried),
+        2 => (0_i64..30).prop_map(Event::Pass),
+        12 => proptest::option::of(0_usize..6).prop_map(Event::Work),
+    ]
+}
+
+fn worlds() -> impl Strategy<Value = (World, Vec<Event>)> {
+    let spec = (0..12, 0..3, any::<bool>()).prop_map(|(replicas, min_ready, surge)| {
+        json!({ "replicas": replicas, "minReadySeconds": min_ready * 5, "updateStrategy": { "maxSurge": i32::from(surge) } })
+    });
+    (spec, proptest::collection::vec(event(), 1..40)).prop_map(|(spec, events)| (World::new(&spec), events))
+}
+
+fn happen(world: &mut World, event: &Event) {
+    let now = world.now;
+    let chosen = |world: &World, index: usize| world.pods.keys().nth(index % world.pods.len().max(1)).cloned();
+    match event {
+        Event::Scale(replicas) => world.edit(|spec| spec.replicas = *replicas),
+        Event::Template(number) => world.edit(|spec| spec.template.0 = template(*number)),
+        Event::Partition(value) => world.edit(|spec| spec.update_strategy.partition = value.clone()),
+        Event::MaxUnavailable(value) => world.edit(|spec| spec.update_strategy.max_unavailable = value.clone()),
+        Event::MaxSurge(value) => world.edit(|spec| spec.update_strategy.max_surge = value.clone()),
+        Event::Pause(paused) => world.edit(|spec| spec.update_strategy.paused = *paused),
+        Event::OnDelete(yes) => {
+            world.edit(|spec| spec.update_strategy.kind = if *yes { UpdateType::OnDelete } else { UpdateType::RollingUpdate });
+        }
+        Event::NameForDeletion(index) => {
+            let names = chosen(world, *index).into_iter().collect::<Vec<_>>();
+            world.edit(|spec| spec.scale_strategy.get_or_insert_default().pods_to_delete.extend(names));
+        }
+        Event::Pass(seconds) => world.pass(*seconds),
+        Event::AllReady => world.pods.values_mut().filter(|pod| pod.is_active() && !pod.is_ready()).for_each(|pod| make_ready(pod, now)),
+        Event::Buried => world.pods.retain(|_, pod| !pod.deleting),
+        Event::Vanish(index) => drop(chosen(world, *index).and_then(|name| world.pods.remove(&name))),
+        Event::Ready(index) | Event::Unready(index) | Event::Fail(index) | Event::Orphan(index) | Event::Relabel(index) => {
+            let Some(pod) = chosen(world, *index).and_then(|name| world.pods.get_mut(&name)) else { return };
+            match event {
+                Event::Ready(_) if pod.is_active() => make_ready(pod, now),
+                Event::Unready(_) => pod.ready_since = None,
+                Event::Fail(_) => (pod.phase, pod.ready_since) = (Phase::Failed, None),
+                Event::Orphan(_) => pod.controller = None,
+                Event::Relabel(_) => drop(pod.labels.insert("app".to_owned(), "other".to_owned())),
+                _ => {}
+            }
+        }
+        Event::Work(cut) => work(world, *cut),
+    }
+}
+
+/// Lets the operator work and holds every action against the laws.
+fn work(world: &mut World, cut: Option<usize>) {
+    let plan = world.decide();
+    let before = world.clone();
+    let missing = |world: &World| world.replicas().saturating_sub(world.available());
+    for action in plan.actions().take(cut.unwrap_or(usize::MAX)) {
+        let present = world.present();
+        world.apply(action);
+        let (limits, replicas) = (world.limits(), world.replicas());
+        if world.present() > present {
+            assert!(ours(world) <= replicas + limits.max_surge, "law 3: too many pods after {action:?}");
+        }
+        let allowed = limits.max_unavailable.max(missing(&before));
+        assert!(missing(world) <= allowed, "law 3: {} unavailable, {allowed} allowed, after {action:?}", missing(world));
+        if let Action::CreatePod(new) = action {
+            let status = &plan.status;
+            let rolling = new.revision == status.update_revision && stable(&before, &plan.status) != status.update_revision;
+            let updated = world.on_revision(&status.update_revision);
+            assert!(!rolling || updated <= replicas - limits.partition, "law 4: {updated} pods updated after {action:?}");
+        }
+        if let Action::DeletePod { why: DeleteReason::Update, .. } = action {
+            assert!(!world.game.spec.update_strategy.paused, "a paused rollout went on");
+        }
+    }
+    if cut.is_none() {
+        world.record(&plan);
+    }
+}
+
+/// The stable revision that a decision started from.
+fn stable(before: &World, after: &api::tkex::GameDeploymentStatus) -> String {
+    let remembered = before.game.status.as_ref().map(|status| status.current_revision.clone());
+    remembered.filter(|name| before.revisions.contains_key(name)).unwrap_or_else(|| after.current_revision.clone())
+}
+
+/// Pods that count for the owner.
+fn ours(world: &World) -> usize {
+    world.ours().filter(|pod| !pod.deleting && pod.controller.is_some() && !(pod.has_ended() && is_old(world, pod.created))).count()
+}
+
+fn is_old(world: &World, created: jiff::Timestamp) -> bool {
+    world.now.duration_since(created).as_secs() >= 10
+}
+
+/// What the spec asks for, once nothing moves any more.
+fn assert_satisfied(world: &World) {
+    let spec = &world.game.spec;
+    let matching: Vec<_> = world.ours().collect();
+    assert_eq!(matching.len(), world.replicas(), "law 2: the number of pods");
+    assert!(matching.iter().all(|pod| pod.controller.is_some() && pod.is_ready()), "law 2: pods that do not serve");
+    let status = world.game.status.as_ref().unwrap();
+    if spec.update_strategy.paused || spec.update_strategy.kind == UpdateType::OnDelete {
+        return;
+    }
+    let updated = matching.iter().filter(|pod| pod.revision() == Some(&status.update_revision)).count();
+    let kept = matching.iter().filter(|pod| pod.revision() == Some(&status.current_revision)).count();
+    assert!(updated >= world.replicas() - world.limits().partition, "law 2: {updated} pods updated");
+    if status.current_revision != status.update_revision {
+        assert_eq!(updated + kept, world.replicas(), "law 2: pods on a third revision");
+    }
+}
+
+fn config() -> Config {
+    let cases = std::env::var("PLANNER_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(20_000);
+    Config { cases, rng_seed: RngSeed::Fixed(20_261_115), failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn every_world_keeps_the_laws_and_comes_to_rest((mut world, events) in worlds()) {
+        for event in &events {
+            happen(&mut world, event);
+        }
+        prop_assert!(world.settle().is_some(), "law 2: no rest; {:?}", world.decide().steps);
+        assert_satisfied(&world);
+        let plan = world.decide();
+        prop_assert!(plan.steps.is_empty() && plan.wake.is_none(), "law 8: a settled world has work: {:?}", plan.steps);
+    }
+
+    #[test]
+    fn the_order_of_what_is_seen_does_not_matter((mut world, events) in worlds(), turn in 0_usize..7) {
+        for event in &events {
+            happen(&mut world, event);
+        }
+        let mut shuffled = world.observed();
+        if !shuffled.pods.is_empty() {
+            let turn = turn % shuffled.pods.len();
+            shuffled.pods.rotate_left(turn);
+        }
+        shuffled.pods.reverse();
+        shuffled.revisions.reverse();
+        let (straight, other) = (world.decide(), decide(&shuffled, world.now));
+        let sorted = |plan: &planner::plan::Plan<_>| {
+            let mut steps: Vec<Vec<String>> = plan.steps.iter().map(|step| step.iter().map(|action| format!("{action:?}")).collect()).collect();
+            steps.iter_mut().for_each(|step| step.sort());
+            steps
+        };
+        prop_assert_eq!(sorted(&straight), sorted(&other), "law 1");
+        prop_assert_eq!(straight.status, other.status, "law 1");
+        prop_assert_eq!(straight.holds, other.holds, "law 1");
+    }
+
+    #[test]
+    fn a_plan_carried_out_twice_does_nothing_twice((mut world, events) in worlds(), cut in 0_usize..12) {
+        for event in &events {
+            happen(&mut world, event);
+        }
+        let plan = world.decide();
+        plan.actions().take(cut).for_each(|action| world.apply(action));
+        let once = world.clone();
+        // The whole plan again, decided on a view from before its first write.
+        plan.actions().for_each(|action| world.apply(action));
+        let again = world.clone();
+        plan.actions().for_each(|action| world.apply(action));
+        prop_assert_eq!(&again.pods.keys().collect::<Vec<_>>(), &world.pods.keys().collect::<Vec<_>>(), "law 6: a duplicate pod");
+        let missing = |world: &World| world.replicas().saturating_sub(world.available());
+        let allowed = world.limits().max_unavailable.max(missing(&once));
+        prop_assert!(missing(&world) <= allowed.max(missing(&again)), "law 7: an unsafe delete on a stale view");
+        prop_assert!(ours(&world) <= (world.replicas() + world.limits().max_surge).max(ours(&once)), "law 7: too many pods on a stale view");
+    }
+
+    #[test]
+    fn a_view_from_before_our_own_writes_does_no_harm((mut world, events) in worlds(), behind in 1_usize..6) {
+        for event in &events {
+            happen(&mut world, event);
+        }
+        // Which revision is stable is remembered in status, which every pass writes.
+        world.record(&world.decide());
+        let plan = world.decide();
+        let total = plan.actions().count();
+        let mut late = world.clone();
+        for (index, action) in plan.actions().enumerate() {
+            world.apply(action);
+            if index + behind < total {
+                late.apply(action);
+            }
+        }
+        let missing = |world: &World| world.replicas().saturating_sub(world.available());
+        let (present, lacking) = (ours(&world), missing(&world));
+        late.decide().actions().for_each(|action| world.apply(action));
+        let limits = world.limits();
+        prop_assert!(ours(&world) <= present.max(world.replicas() + limits.max_surge), "law 7: too many pods on a stale view");
+        prop_assert!(missing(&world) <= lacking.max(limits.max_unavailable), "law 7: an unsafe delete on a stale view");
+    }
+
+    #[test]
+    fn wake_is_in_the_future((mut world, events) in worlds()) {
+        for event in &events {
+            happen(&mut world, event);
+        }
+        let plan = world.decide();
+        prop_assert!(plan.wake.is_none_or(|wake| wake > world.now), "law 8: {:?} is not after {}", plan.wake, world.now);
+    }
+}
