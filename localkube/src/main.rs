@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
-use localkube::{Cache, Cluster, EXAMPLE_IMAGES, Image, KubeVersion, Options, Progress, Registry, Tool};
+use localkube::{Cache, Cluster, EXAMPLE_IMAGES, Image, KubeVersion, OperatorOptions, Operators, Options, Progress, Registry, Tool};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// A real Kubernetes on this machine: stock binaries as child processes, gone without a trace when it ends.
@@ -27,6 +27,8 @@ enum Verb {
     Up {
         #[command(flatten)]
         cluster: ClusterFlags,
+        #[command(flatten)]
+        operator: OperatorFlags,
     },
     /// Start a cluster, run a command against it, stop the cluster
     ///
@@ -35,6 +37,8 @@ enum Verb {
     Run {
         #[command(flatten)]
         cluster: ClusterFlags,
+        #[command(flatten)]
+        operator: OperatorFlags,
         /// The command and its arguments, after --
         #[arg(last = true, required = true, value_name = "CMD")]
         command: Vec<OsString>,
@@ -104,6 +108,26 @@ struct Version {
     /// The Kubernetes version
     #[arg(long = "kube", env = "KUBE", default_value = KubeVersion::default().minor(), value_name = "MINOR")]
     kube: KubeVersion,
+}
+
+#[derive(Debug, Args)]
+struct OperatorFlags {
+    /// Install the chart's CRDs, roles and ServiceAccount, and keep this many operators running under it
+    #[arg(long, value_name = "REPLICAS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(1..=9))]
+    operator: Option<u32>,
+    /// Further arguments for the operator, separated by spaces
+    #[arg(long, value_name = "ARGS", requires = "operator", allow_hyphen_values = true)]
+    operator_args: Option<String>,
+}
+
+impl OperatorFlags {
+    /// Installs and starts what was asked for.
+    async fn start(&self, cluster: &Cluster) -> Result<Option<Operators>> {
+        let Some(replicas) = self.operator else { return Ok(None) };
+        cluster.install_operator()?;
+        let args = self.operator_args.iter().flat_map(|args| args.split_whitespace()).map(OsString::from).collect();
+        Ok(Some(cluster.start_operators(&OperatorOptions { replicas, args, kubeconfig: None }).await?))
+    }
 }
 
 #[derive(Debug, Args)]
@@ -178,8 +202,8 @@ fn main() -> ExitCode {
 
 async fn dispatch(verb: Verb) -> Result<ExitCode> {
     match verb {
-        Verb::Up { cluster } => up(&cluster.options()).await,
-        Verb::Run { cluster, command } => run(&cluster.options(), &command).await,
+        Verb::Up { cluster, operator } => up(&cluster.options(), &operator).await,
+        Verb::Run { cluster, operator, command } => run(&cluster.options(), &operator, &command).await,
         Verb::Guard { folder, command } => guard::guard(&folder, &command).await.map(exit_code),
         Verb::Build { version, tools, again } => build(version.kube, tools, again),
         Verb::Images { command, dir } => images(command, dir),
@@ -222,12 +246,13 @@ async fn start(options: &Options, stop: &mut Stop) -> Result<Result<Cluster, Exi
     }
 }
 
-async fn up(options: &Options) -> Result<ExitCode> {
+async fn up(options: &Options, operator: &OperatorFlags) -> Result<ExitCode> {
     let mut stop = Stop::listen()?;
     let cluster = match start(options, &mut stop).await? {
         Ok(cluster) => cluster,
         Err(code) => return Ok(code),
     };
+    let _operators = operator.start(&cluster).await?;
     let kubeconfig = std::path::absolute(options.kubeconfig.as_deref().unwrap_or(cluster.kubeconfig()))?;
     let paste = format!(
         "\nKubernetes is ready. In another terminal:\n\n  export KUBECONFIG={}\n  export PATH={}:$PATH LOCALKUBE_DIR={}\n  kubectl get nodes\n\nCtrl-C stops it and removes everything.\n",
@@ -242,7 +267,7 @@ async fn up(options: &Options) -> Result<ExitCode> {
     }
 }
 
-async fn run(options: &Options, command: &[OsString]) -> Result<ExitCode> {
+async fn run(options: &Options, operator: &OperatorFlags, command: &[OsString]) -> Result<ExitCode> {
     let mut stop = Stop::listen()?;
     let program = command.first().context("no command after --")?;
     // A command that cannot run is told before a cluster is started for it. kubectl comes with the cluster.
@@ -257,6 +282,7 @@ async fn run(options: &Options, command: &[OsString]) -> Result<ExitCode> {
         Ok(cluster) => cluster,
         Err(code) => return Ok(code),
     };
+    let _operators = operator.start(&cluster).await?;
     let mut guarded = guard::guarded(cluster.folder(), command)?;
     let mut child = guarded.envs(cluster.environment()).kill_on_drop(true).spawn().with_context(|| format!("cannot run {name}"))?;
     let mut asked_before = false;

@@ -1,25 +1,54 @@
-//! Writes what is generated: `cargo run -p xtask -- crds chart/crds`.
+//! Writes what is generated, and gets the tools for it.
 
-use std::path::PathBuf;
+mod helm;
 
-use anyhow::Result;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
 use clap::Parser;
 
 /// Write generated files.
 #[derive(Debug, Parser)]
 enum Cli {
-    /// CustomResourceDefinitions, from the types in api/
-    Crds {
-        /// Where to
-        folder: PathBuf,
+    /// Write chart/crds from the types in api/, and deploy/ from the chart
+    Gen {
+        /// Where the repository is
+        #[arg(default_value = ".")]
+        root: PathBuf,
+        /// Write into this folder instead, to compare
+        #[arg(long, value_name = "FOLDER")]
+        into: Option<PathBuf>,
     },
+    /// Print where helm is; gets it first if needed
+    Helm,
 }
 
+/// The files of deploy/ and the templates that they show.
+const DEPLOY: [(&str, &str); 3] =
+    [("02-namespace.yaml", "namespace"), ("03-rbac.yaml", "rbac"), ("04-operator-deployment.yaml", "deployment")];
+
 fn main() -> Result<()> {
-    let Cli::Crds { folder } = Cli::parse();
-    std::fs::create_dir_all(&folder)?;
+    match Cli::parse() {
+        Cli::Helm => println!("{}", helm::binary()?.display()),
+        Cli::Gen { root, into } => generate(&root, into.as_deref().unwrap_or(&root))?,
+    }
+    Ok(())
+}
+
+fn generate(root: &Path, into: &Path) -> Result<()> {
+    let (crds, deploy) = (into.join("chart/crds"), into.join("deploy"));
+    std::fs::create_dir_all(&crds)?;
+    std::fs::create_dir_all(&deploy)?;
+    let mut resources = Vec::new();
     for (file, crd) in api::schema::crds() {
-        std::fs::write(folder.join(file), api::schema::to_yaml(&crd)?)?;
+        let text = api::schema::to_yaml(&crd)?;
+        std::fs::write(crds.join(file), &text)?;
+        resources.push(text);
+    }
+    std::fs::write(deploy.join("01-resources.yaml"), resources.join("---\n"))?;
+    for (file, template) in DEPLOY {
+        let text = helm::render(&root.join("chart"), template).with_context(|| format!("cannot render {file}"))?;
+        std::fs::write(deploy.join(file), text)?;
     }
     Ok(())
 }
