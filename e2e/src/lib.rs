@@ -3,10 +3,12 @@
 //! Clusters are started by the first test that needs them and stopped when all tests have ended. Tests of one cluster run side by side; a test that disturbs a whole
 //! cluster (a drained node, a cut cable) says so and has it for itself.
 
+mod game;
 mod scene;
 mod suite;
 mod wait;
 
+pub use game::{Game, PodCount, manifest, watch_pods};
 pub use scene::{Scene, run};
 pub use suite::{Place, Suite};
 pub use wait::{pod_is_ready, until, until_gone, until_pod_ready, until_some_pod};

@@ -110,7 +110,7 @@ impl Scene {
             let text = self.kubectl(words).unwrap_or_else(|error| format!("{error:#}"));
             std::fs::write(folder.join(name), text)
         };
-        dump("objects.yaml", &["get", "all,pvc,events", "-o", "yaml"])?;
+        dump("objects.yaml", &["get", "all,gd,controllerrevisions,pvc,events", "-o", "yaml"])?;
         dump("events.txt", &["get", "events", "--sort-by=.lastTimestamp"])?;
         dump("pods.txt", &["get", "pods", "-o", "wide"])?;
         dump("describe.txt", &["describe", "pods"])?;
@@ -126,7 +126,7 @@ impl Scene {
 }
 
 /// JSON merge patch (RFC 7386).
-fn merge(target: &mut Value, patch: &Value) {
+pub(crate) fn merge(target: &mut Value, patch: &Value) {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => {
             for (key, value) in patch {

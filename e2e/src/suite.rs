@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use libtest_mimic::{Arguments, Failed, Trial};
-use localkube::{Cluster, KubeVersion, Options, Progress};
+use localkube::{Cluster, KubeVersion, OperatorOptions, Operators, Options, Progress};
 use tokio::runtime::Runtime;
 use tokio::sync::{OnceCell, RwLock};
 
@@ -16,7 +16,7 @@ use crate::scene::Scene;
 /// The shared clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// Fake nodes.
+    /// Fake nodes, and the operator.
     Fake,
     /// Two real nodes. Root only.
     Real,
@@ -24,6 +24,8 @@ pub enum Place {
 
 #[derive(Debug, Default)]
 struct Site {
+    // Dropped in this order: the operator before its cluster.
+    operators: OnceCell<Operators>,
     cluster: OnceCell<Arc<Cluster>>,
     /// Held for reading by a test that shares the cluster, for writing by one that disturbs it.
     peace: RwLock<()>,
@@ -83,8 +85,16 @@ impl Suite {
             ..Options::default()
         };
         let start = || async { Cluster::start(&options).await.map(Arc::new) };
-        let cluster = self.site(place).cluster.get_or_try_init(start).await;
-        cluster.cloned().with_context(|| format!("cannot start the {place:?} cluster"))
+        let site = self.site(place);
+        let cluster = site.cluster.get_or_try_init(start).await.with_context(|| format!("cannot start the {place:?} cluster"))?;
+        if place == Place::Fake {
+            let operate = || async {
+                cluster.install_operator()?;
+                cluster.start_operators(&OperatorOptions::default()).await
+            };
+            site.operators.get_or_try_init(operate).await.context("cannot start the operator")?;
+        }
+        Ok(Arc::clone(cluster))
     }
 
     /// A test that needs no shared cluster.

@@ -4,6 +4,8 @@ mod cleanup;
 mod cli;
 mod documents;
 mod fake;
+mod gamedeployment;
+mod gamedeployment_input;
 mod input;
 mod real;
 mod real_disturbed;
@@ -20,6 +22,8 @@ fn main() -> ExitCode {
         }
     };
     fake::add(&suite);
+    gamedeployment::add(&suite);
+    gamedeployment_input::add(&suite);
     real::add(&suite);
     real_disturbed::add(&suite);
     cli::add(&suite);

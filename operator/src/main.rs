@@ -98,7 +98,10 @@ fn main() -> ExitCode {
 }
 
 fn log(cli: &Cli) -> Result<()> {
-    let filter = EnvFilter::try_new(&cli.log_level).with_context(|| format!("--log-level {:?} cannot be read", cli.log_level))?;
+    // A plain level is meant for us, not for the libraries below.
+    let plain = cli.log_level.parse::<tracing::Level>().is_ok();
+    let directives = if plain { format!("warn,operator={0},gameplane_operator={0}", cli.log_level) } else { cli.log_level.clone() };
+    let filter = EnvFilter::try_new(&directives).with_context(|| format!("--log-level {:?} cannot be read", cli.log_level))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match cli.log_format {
         LogFormat::Json => builder.json().flatten_event(true).init(),

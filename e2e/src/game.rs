@@ -1,0 +1,185 @@
+//! A GameDeployment under test.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Result, ensure};
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::scene::{Scene, merge};
+use crate::wait::{pod_is_ready, until};
+
+/// A manifest with one container `game` on image `game:1`, changed by `spec` (a merge patch).
+#[must_use]
+pub fn manifest(name: &str, spec: &Value) -> Value {
+    let mut whole = json!({
+        "apiVersion": "tkex.tencent.com/v1alpha1",
+        "kind": "GameDeployment",
+        "metadata": { "name": name },
+        "spec": {
+            "selector": { "matchLabels": { "app": name } },
+            "template": {
+                "metadata": { "labels": { "app": name } },
+                "spec": { "terminationGracePeriodSeconds": 1, "containers": [{ "name": "game", "image": "game:1" }] },
+            },
+        },
+    });
+    merge(&mut whole, &json!({ "spec": spec }));
+    whole
+}
+
+/// One GameDeployment in a test's namespace.
+#[derive(Debug, Clone)]
+pub struct Game {
+    scene: Arc<Scene>,
+    name: String,
+}
+
+impl Game {
+    /// Applies a manifest made by [`manifest`].
+    pub fn apply(scene: &Arc<Scene>, name: &str, spec: &Value) -> Result<Self> {
+        scene.apply(&manifest(name, spec))?;
+        Ok(Self::named(scene, name))
+    }
+
+    /// One that exists, or will.
+    #[must_use]
+    pub fn named(scene: &Arc<Scene>, name: &str) -> Self {
+        Self { scene: Arc::clone(scene), name: name.to_owned() }
+    }
+
+    /// The objects of its kind.
+    #[must_use]
+    pub fn api(&self) -> Api<DynamicObject> {
+        let resource = ApiResource {
+            group: "tkex.tencent.com".to_owned(),
+            version: "v1alpha1".to_owned(),
+            api_version: "tkex.tencent.com/v1alpha1".to_owned(),
+            kind: "GameDeployment".to_owned(),
+            plural: "gamedeployments".to_owned(),
+        };
+        Api::namespaced_with(self.scene.client(), self.scene.namespace(), &resource)
+    }
+
+    /// Changes it with a merge patch.
+    pub async fn patch(&self, change: Value) -> Result<()> {
+        self.api().patch(&self.name, &PatchParams::default(), &Patch::Merge(change)).await?;
+        Ok(())
+    }
+
+    /// Sets the image of its only container.
+    pub async fn set_image(&self, image: &str) -> Result<()> {
+        self.patch(json!({ "spec": { "template": { "spec": { "containers": [{ "name": "game", "image": image }] } } } })).await
+    }
+
+    /// Waits until `holds` is true of the object, and of nothing older than its spec.
+    pub async fn until(&self, what: &str, mut holds: impl FnMut(&Value) -> bool) -> Result<Value> {
+        let api = self.api();
+        let seen = until(&api, &self.name, what, |object| {
+            object.is_some_and(|object| is_current(object) && holds(&object.data["status"]))
+        });
+        Ok(seen.await?.map(|object| object.data["status"].clone()).unwrap_or_default())
+    }
+
+    /// Waits until the operator says that nothing is left to do, for this reason.
+    pub async fn until_rest(&self, reason: &str) -> Result<Value> {
+        self.until(&format!("at rest: {reason}"), |status| condition(status, "Progressing") == Some(("False", reason))).await
+    }
+
+    /// Waits until one condition has this status and reason; its message.
+    pub async fn until_condition(&self, kind: &str, status: &str, reason: &str) -> Result<String> {
+        let seen = self.until(&format!("{kind}={status}, {reason}"), |seen| condition(seen, kind) == Some((status, reason))).await?;
+        Ok(find(&seen, kind).and_then(|one| one["message"].as_str()).unwrap_or_default().to_owned())
+    }
+
+    /// Its pods that are not being deleted.
+    pub async fn pods(&self) -> Result<Vec<Pod>> {
+        let all = self.scene.pods().list(&ListParams::default().labels(&format!("app={}", self.name))).await?;
+        Ok(all.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect())
+    }
+
+    /// How many of its pods are on each image.
+    pub async fn images(&self) -> Result<BTreeMap<String, usize>> {
+        let mut images = BTreeMap::new();
+        for pod in self.pods().await? {
+            *images.entry(image_of(&pod)).or_insert(0) += 1;
+        }
+        Ok(images)
+    }
+
+    /// Fails unless the status counts this many pods: replicas, ready, updated.
+    pub fn expect_counts(status: &Value, replicas: i64, ready: i64, updated: i64) -> Result<()> {
+        let count = |field: &str| status[field].as_i64().unwrap_or(-1);
+        let seen = (count("replicas"), count("readyReplicas"), count("updatedReplicas"));
+        ensure!(seen == (replicas, ready, updated), "replicas, ready and updated are {seen:?}, not {:?}", (replicas, ready, updated));
+        Ok(())
+    }
+}
+
+/// The image of a pod's first container.
+fn image_of(pod: &Pod) -> String {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers.filter_map(|container| container.image.clone()).next().unwrap_or_default()
+}
+
+fn is_current(object: &DynamicObject) -> bool {
+    object.data["status"]["observedGeneration"].as_i64() == object.metadata.generation
+}
+
+fn find<'a>(status: &'a Value, kind: &str) -> Option<&'a Value> {
+    status["conditions"].as_array()?.iter().find(|one| one["type"] == kind)
+}
+
+fn condition<'a>(status: &'a Value, kind: &str) -> Option<(&'a str, &'a str)> {
+    let found = find(status, kind)?;
+    Some((found["status"].as_str()?, found["reason"].as_str()?))
+}
+
+/// What was seen of pods while they were watched.
+#[derive(Debug, Clone, Default)]
+pub struct PodCount {
+    /// The most that existed at once without being deleted.
+    pub most: usize,
+    /// The fewest that were ready at once.
+    pub fewest_ready: usize,
+    /// Names of all pods that ever existed.
+    pub names: Vec<String>,
+}
+
+/// Watches pods until the returned closure is called, which says what was seen at every single event.
+pub async fn watch_pods(pods: &Api<Pod>, label: &str) -> Result<impl FnOnce() -> PodCount + use<>> {
+    let mut known: BTreeMap<String, (bool, bool)> = BTreeMap::new();
+    let list = pods.list(&ListParams::default().labels(label)).await?;
+    let state = |pod: &Pod| (pod.metadata.deletion_timestamp.is_none(), pod_is_ready(pod));
+    known.extend(list.items.iter().map(|pod| (pod.name_any(), state(pod))));
+    let count = |known: &BTreeMap<String, (bool, bool)>| {
+        (known.values().filter(|(present, _)| *present).count(), known.values().filter(|(_, ready)| *ready).count())
+    };
+    let (most, fewest_ready) = count(&known);
+    let seen = Arc::new(Mutex::new(PodCount { most, fewest_ready, names: known.keys().cloned().collect() }));
+    let (shared, pods, label) = (Arc::clone(&seen), pods.clone(), label.to_owned());
+    let task = tokio::spawn(async move {
+        let mut changes = std::pin::pin!(watcher(pods, watcher::Config::default().labels(&label)).default_backoff());
+        while let Some(change) = changes.next().await {
+            match change {
+                Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) => drop(known.insert(pod.name_any(), state(&pod))),
+                Ok(watcher::Event::Delete(pod)) => drop(known.remove(&pod.name_any())),
+                Ok(watcher::Event::Init | watcher::Event::InitDone) | Err(_) => continue,
+            }
+            let (most, ready) = count(&known);
+            let mut seen = shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            seen.most = seen.most.max(most);
+            seen.fewest_ready = seen.fewest_ready.min(ready);
+            seen.names = known.keys().filter(|name| !seen.names.contains(name)).cloned().chain(seen.names.clone()).collect();
+        }
+    });
+    Ok(move || {
+        task.abort();
+        seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    })
+}
