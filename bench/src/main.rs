@@ -1,13 +1,18 @@
-//! How fast the ground is: pods on fake nodes, created by a plain client. Durations are printed, never asserted.
+//! Side by side on one API server: a plain client, Gameplane, and what people use today. Durations are printed, never asserted.
 
-mod cpu;
+mod audit;
+mod pods;
+mod process;
 mod raw;
+mod workload;
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Result;
 use clap::Parser;
-use localkube::{Cluster, KubeVersion, Options, Progress};
+use localkube::{Cluster, KubeVersion, OperatorOptions, Options, Progress};
+use workload::{Contender, Costs};
 
 /// Measure how fast pods become Ready on fake nodes, and what that costs.
 #[derive(Debug, Parser)]
@@ -19,9 +24,12 @@ struct Cli {
     /// Fake nodes
     #[arg(long, default_value_t = 10)]
     nodes: u32,
-    /// Requests under way at once
+    /// Requests of the plain client under way at once
     #[arg(long, default_value_t = 32)]
     workers: usize,
+    /// Write the table to this file too
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
     /// The Kubernetes version
     #[arg(long = "kube", env = "KUBE", default_value = KubeVersion::default().minor())]
     kube: KubeVersion,
@@ -31,20 +39,63 @@ struct Cli {
 async fn main() -> Result<()> {
     let cli = Cli::parse();
     let started = Instant::now();
-    let options = Options { fake_nodes: cli.nodes, kube: cli.kube, progress: Progress::to_stderr(), ..Options::default() };
+    let options = Options { fake_nodes: cli.nodes, kube: cli.kube, audit: true, progress: Progress::to_stderr(), ..Options::default() };
     let cluster = Cluster::start(&options).await?;
-    println!("control plane and {} fake nodes ready in {:.1} s", cli.nodes, started.elapsed().as_secs_f64());
-    println!("{:>6}  {:>10}  {:>10}  {:>9}  {:>10}  {:>10}", "pods", "created s", "ready s", "pods/s", "kwok cpu s", "gone s");
+    cluster.install_operator()?;
+    let _operators = cluster.start_operators(&OperatorOptions::default()).await?;
+    eprintln!("control plane, {} fake nodes and the operator ready in {:.1} s", cli.nodes, started.elapsed().as_secs_f64());
+    let mut lines = vec![
+        "| who | pods | create: exist s | ready s | rate / raw | pod writes | other writes | CPU s | roll: ready s | pod writes | other writes | CPU s | most pods | peak MiB |".to_owned(),
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|".to_owned(),
+    ];
+    lines.iter().for_each(|line| println!("{line}"));
     for count in &cli.pods {
         let raw = raw::measure(&cluster, *count, cli.workers).await?;
-        let rate = *count as f64 / raw.ready.as_secs_f64();
-        println!(
-            "{count:>6}  {:>10.1}  {:>10.1}  {rate:>9.0}  {:>10.1}  {:>10.1}",
-            raw.created.as_secs_f64(),
-            raw.ready.as_secs_f64(),
-            raw.kwok_cpu.as_secs_f64(),
-            raw.gone.as_secs_f64(),
-        );
+        let yardstick = raw.seen.ready.as_secs_f64();
+        say(&mut lines, format!(
+            "| plain client | {count} | {:.1} | {yardstick:.1} | 1.00 | 1.00 | | (kwok {:.1}) | | | | | | |",
+            raw.seen.exist.as_secs_f64(),
+            raw.kwok_cpu.as_secs_f64()
+        ));
+        for contender in [Contender::ours(), Contender::deployment()] {
+            let result = contender.measure(&cluster, *count).await?;
+            say(&mut lines, row(&contender, *count, yardstick, &result));
+        }
+    }
+    if let Some(file) = &cli.save {
+        std::fs::write(file, document(&lines))?;
     }
     Ok(())
+}
+
+fn say(lines: &mut Vec<String>, line: String) {
+    println!("{line}");
+    lines.push(line);
+}
+
+fn row(contender: &Contender, count: usize, yardstick: f64, result: &Costs) -> String {
+    let Costs { create, roll, peak_memory } = result;
+    format!(
+        "| {} | {count} | {:.1} | {:.1} | {:.2} | {:.2} | {:.2} | {:.1} | {:.1} | {:.2} | {:.2} | {:.1} | {} | {} |",
+        contender.label,
+        create.seen.exist.as_secs_f64(),
+        create.seen.ready.as_secs_f64(),
+        yardstick / create.seen.ready.as_secs_f64(),
+        create.pod_writes,
+        create.other_writes,
+        create.cpu,
+        roll.seen.ready.as_secs_f64(),
+        roll.pod_writes,
+        roll.other_writes,
+        roll.cpu,
+        roll.seen.most,
+        peak_memory / (1024 * 1024),
+    )
+}
+
+fn document(lines: &[String]) -> String {
+    format!(
+        "# Benchmarks\n\nWritten by `make bench SAVE=1`: one run, one API server, fake nodes, everything on one machine. Compare ratios, not seconds.\n\n{}\n",
+        lines.join("\n")
+    )
 }

@@ -263,9 +263,9 @@ async fn a_broken_image_stops_the_rollout_and_is_named(scene: Arc<Scene>) -> Res
     let game = Game::apply(&scene, "broken", &json!({ "replicas": 4, "updateStrategy": { "maxUnavailable": 1 } }))?;
     game.until_rest("Complete").await?;
     let seen = watch_pods(&scene.pods(), "app=broken").await?;
-    let template = json!({ "metadata": { "annotations": { "localkube/pull-failure": "true" } } });
+    let template = json!({ "metadata": { "annotations": { "localkube/pull-failure": "*" } } });
     game.patch(json!({ "spec": { "template": template } })).await?;
-    let told = game.until("the failing pull is named", |status| status.to_string().contains("ImagePullBackOff")).await?;
+    let told = game.until("the failing pull is named", |status| status.to_string().contains("ErrImagePull")).await?;
     Game::expect_counts(&told, 4, 3, 1)?;
     game.patch(json!({ "spec": { "template": { "metadata": { "annotations": null } } } })).await?;
     game.until_rest("Complete").await?;

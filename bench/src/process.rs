@@ -1,4 +1,4 @@
-//! What a process has used of the processors.
+//! What a process has used of the machine.
 
 use std::time::Duration;
 
@@ -27,6 +27,14 @@ impl CpuTime {
     pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_secs_f64((self.0 - earlier.0).max(0.0))
     }
+}
+
+/// The most memory that a process has had so far, in bytes.
+pub(crate) fn peak_memory(pid: u32) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid} is gone"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kilobytes * 1024)
 }
 
 #[cfg(test)]
