@@ -12,7 +12,9 @@ version   := $(if $(KUBE),KUBE=$(KUBE))
 nodes     := --$(NODE)-nodes $(or $(NODES),$(if $(filter real,$(NODE)),1,3))
 
 .DEFAULT_GOAL := help
-.PHONY: help build programs static packages kube up test lint unit e2e bench doctor
+xtask     := $(target)/release/xtask
+
+.PHONY: help build programs static packages kube up demo test lint generated unit e2e soak bench gen doctor
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +26,7 @@ programs: compiler
 
 # Images hold statically linked programs. The explicit target keeps build scripts and macros as they are.
 static: compiler
-	@RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target $(triple) -p game-server -p pause
+	@RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target $(triple) -p game-server -p pause -p operator
 
 kube: programs ## Build the Kubernetes binaries into the cache (once; about 15 minutes on two cores)
 	@$(version) $(localkube) build >/dev/null
@@ -32,11 +34,27 @@ kube: programs ## Build the Kubernetes binaries into the cache (once; about 15 m
 up: programs $(if $(filter real,$(NODE)),static packages) ## Start a Kubernetes until Ctrl-C (NODE=real for a kubelet, NODES=2 for more)
 	@$(version) $(localkube) up $(nodes)
 
+demo: programs $(if $(REAL),static packages) ## Play the rolling update of the walk-through on a cluster of its own (REAL=1 on a node with a kubelet)
+	@$(version) $(localkube) run $(if $(REAL),--real-nodes 1,--fake-nodes 3) --operator -- examples/tkex/demo.sh
+
 test: lint unit e2e ## Run every check and test, on a real Kubernetes (KUBE=1.33 for another version)
 
-lint: compiler ## Check formatting and run the linter
+lint: compiler generated ## Check formatting and generated files, run the linters
 	@cargo fmt --all --check
 	@cargo clippy --release --workspace --all-targets -- --deny warnings
+
+gen: compiler ## Write chart/crds from the types and deploy/ from the chart
+	@cargo build --release -p xtask
+	@$(xtask) gen
+
+# deploy/ needs helm, so that a test of a crate cannot look after it.
+generated: compiler
+	@cargo build --release -p xtask
+	@"$$($(xtask) helm)" lint --quiet --strict --kube-version 1.33 chart
+	@fresh="$$(mktemp -d)" && trap 'rm -rf "$$fresh"' EXIT && $(xtask) gen --into "$$fresh" && \
+	if ! diff -r chart/crds "$$fresh/chart/crds" >/dev/null || ! diff -r deploy "$$fresh/deploy" >/dev/null; then \
+		echo "chart/crds or deploy/ is stale: run make gen"; exit 1; \
+	fi
 
 unit: compiler ## Run the tests that need no cluster
 	@cargo test --release --workspace --exclude e2e
@@ -44,9 +62,13 @@ unit: compiler ## Run the tests that need no cluster
 e2e: build packages ## Run the end-to-end tests (TEST=name for some)
 	@$(version) cargo test --release -p e2e --test e2e -- $(TEST)
 
-bench: programs ## Measure pods on fake nodes
+soak: e2e ## The long matrices: a crash after every Nth write for N from 1 to 20, and ten times as many random worlds
+	@PLANNER_CASES=200000 cargo test --release -p planner --test laws
+	@SOAK=1 $(version) cargo test --release -p e2e --test e2e -- crash
+
+bench: programs ## Measure against a plain client and peers on fake nodes (SAVE=1 writes docs/benchmarks.md)
 	@cargo build --release -p bench
-	@$(version) $(target)/release/bench $(BENCH)
+	@$(version) $(target)/release/bench $(if $(SAVE),--save docs/benchmarks.md) $(BENCH)
 
 doctor: programs ## Say what this machine lacks
 	@$(version) $(localkube) doctor

@@ -4,11 +4,13 @@
 //! cluster (a drained node, a cut cable) says so and has it for itself.
 
 mod game;
+mod proxy;
 mod scene;
 mod suite;
 mod wait;
 
 pub use game::{Game, PodCount, manifest, watch_pods};
+pub use proxy::Proxy;
 pub use scene::{Scene, run};
 pub use suite::{Place, Suite};
 pub use wait::{pod_is_ready, until, until_gone, until_pod_ready, until_some_pod};

@@ -22,7 +22,8 @@ pub struct Scene {
 }
 
 impl Scene {
-    pub(crate) async fn open(cluster: Arc<Cluster>, test: &str) -> Result<Self> {
+    /// A namespace of its own for `test`.
+    pub async fn open(cluster: Arc<Cluster>, test: &str) -> Result<Self> {
         let namespace: String = test.rsplit("::").next().unwrap_or(test).replace('_', "-").chars().take(50).collect();
         let scene = Self { cluster, namespace: namespace.trim_end_matches('-').to_owned() };
         let namespaces: Api<Namespace> = Api::all(scene.client());

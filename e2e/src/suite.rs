@@ -107,6 +107,14 @@ impl Suite {
         self.add(Trial::test(name, move || suite.runtime.block_on(test(Arc::clone(&suite))).map_err(|error| failed(&error))));
     }
 
+    /// A cluster for one test, with fake nodes and everything that the operator needs, but without the operator.
+    pub async fn own_cluster(&self) -> Result<Arc<Cluster>> {
+        let options = Options { fake_nodes: 3, kube: self.kube, audit: true, ..Options::default() };
+        let cluster = Cluster::start(&options).await?;
+        cluster.install_operator()?;
+        Ok(Arc::new(cluster))
+    }
+
     /// A test on a shared cluster, side by side with others.
     pub fn sharing<F, Fut>(self: &Arc<Self>, place: Place, name: &str, test: F)
     where

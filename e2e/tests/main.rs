@@ -2,11 +2,14 @@
 
 mod cleanup;
 mod cli;
+mod crash;
 mod documents;
 mod fake;
 mod gamedeployment;
 mod gamedeployment_input;
 mod input;
+mod install;
+mod outage;
 mod real;
 mod real_disturbed;
 
@@ -26,6 +29,9 @@ fn main() -> ExitCode {
     gamedeployment_input::add(&suite);
     real::add(&suite);
     real_disturbed::add(&suite);
+    install::add(&suite);
+    crash::add(&suite);
+    outage::add(&suite);
     cli::add(&suite);
     input::add(&suite);
     cleanup::add(&suite);

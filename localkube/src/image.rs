@@ -13,6 +13,7 @@ use crate::error::{Doing, Error, Result};
 pub struct Image {
     files: Vec<File>,
     command: Vec<String>,
+    entrypoint: Vec<String>,
     environment: Vec<String>,
 }
 
@@ -102,6 +103,13 @@ impl Image {
         self
     }
 
+    /// What runs with the pod's arguments.
+    #[must_use]
+    pub fn entrypoint(mut self, words: &[&str]) -> Self {
+        self.entrypoint = words.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
     /// Adds an environment variable.
     #[must_use]
     pub fn variable(mut self, name: &str, value: &str) -> Self {
@@ -117,7 +125,7 @@ impl Image {
         let config = Blob::new_json(&json!({
             "architecture": go_architecture(),
             "os": "linux",
-            "config": { "Cmd": self.command, "Env": environment, "WorkingDir": "/" },
+            "config": { "Entrypoint": self.entrypoint, "Cmd": self.command, "Env": environment, "WorkingDir": "/" },
             "rootfs": { "type": "layers", "diff_ids": [layer.digest] },
         }));
         let manifest = Blob::new_json(&json!({

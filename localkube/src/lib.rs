@@ -38,6 +38,6 @@ pub use image::Image;
 pub use operator::{OperatorOptions, Operators};
 pub use options::Options;
 pub use progress::Progress;
-pub use registry::{EXAMPLE_IMAGES, Registry, game_image, static_program};
+pub use registry::{EXAMPLE_IMAGES, Registry, game_image, operator_image, static_program};
 pub use rundir::{reclaim_run, runs_root};
 pub use tools::{KubeVersion, Tool};

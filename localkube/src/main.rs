@@ -126,7 +126,7 @@ impl OperatorFlags {
         let Some(replicas) = self.operator else { return Ok(None) };
         cluster.install_operator()?;
         let args = self.operator_args.iter().flat_map(|args| args.split_whitespace()).map(OsString::from).collect();
-        Ok(Some(cluster.start_operators(&OperatorOptions { replicas, args, kubeconfig: None }).await?))
+        Ok(Some(cluster.start_operators(&OperatorOptions { replicas, args, ..OperatorOptions::default() }).await?))
     }
 }
 

@@ -25,8 +25,8 @@ pub const NAMESPACE: &str = "bcs-system";
 /// The ServiceAccount of the operator.
 pub const SERVICE_ACCOUNT: &str = "gameplane";
 
-/// A restart waits this long after the first death, and at most.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// A restart waits this long after the first death; twice as long after the next.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// How the operator is to run.
 #[derive(Debug, Clone)]
@@ -37,11 +37,13 @@ pub struct OperatorOptions {
     pub args: Vec<OsString>,
     /// A kubeconfig instead of the ServiceAccount's.
     pub kubeconfig: Option<PathBuf>,
+    /// The longest pause before a restart.
+    pub longest_pause: Duration,
 }
 
 impl Default for OperatorOptions {
     fn default() -> Self {
-        Self { replicas: 1, args: Vec::new(), kubeconfig: None }
+        Self { replicas: 1, args: Vec::new(), kubeconfig: None, longest_pause: Duration::from_secs(10) }
     }
 }
 
@@ -106,21 +108,21 @@ impl Cluster {
             };
             // The first start is ours to report; later ones are retried.
             let first = Daemon::start(&name, &folder, command())?;
-            tasks.push(tokio::spawn(supervise(name, folder, first, command)));
+            tasks.push(tokio::spawn(supervise(name, folder, first, options.longest_pause, command)));
         }
         Ok(Operators { tasks })
     }
 }
 
 /// Keeps one operator running.
-async fn supervise(name: String, folder: PathBuf, first: Daemon, command: impl Fn() -> Command + Send + 'static) {
+async fn supervise(name: String, folder: PathBuf, first: Daemon, longest: Duration, command: impl Fn() -> Command + Send + 'static) {
     let folder: Arc<Path> = folder.into();
-    let (mut daemon, mut pause) = (first, BACKOFF.0);
+    let (mut daemon, mut pause) = (first, Duration::ZERO);
     loop {
         let started = Instant::now();
         daemon.ended().await;
         // What lived for a while starts again at once.
-        pause = if started.elapsed() > BACKOFF.1 { BACKOFF.0 } else { (pause * 2).min(BACKOFF.1) };
+        pause = if started.elapsed() > longest { Duration::ZERO } else { (pause * 2).max(FIRST_PAUSE).min(longest) };
         tokio::time::sleep(pause).await;
         let log = |end: &str| folder.join(format!("logs/{name}{end}"));
         let _ = std::fs::rename(log(".log"), log(".previous.log"));

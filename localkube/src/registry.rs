@@ -146,6 +146,11 @@ pub fn game_image(version: &str) -> Result<Image> {
         .command(&["/main"]))
 }
 
+/// The operator, as the Containerfile makes it.
+pub fn operator_image() -> Result<Image> {
+    Ok(Image::new().program("/gameplane-operator", &static_program("gameplane-operator")?)?.entrypoint(&["/gameplane-operator"]))
+}
+
 /// The images that every cluster with real nodes starts with.
 pub const EXAMPLE_IMAGES: [(&str, &str); 4] = [("python:3.5", "3.5"), ("python:latest", "latest"), ("main:v1", "v1"), ("main:v2", "v2")];
 

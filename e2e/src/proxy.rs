@@ -1,0 +1,169 @@
+//! A stand-in between the operator and the API server that counts, cuts and kills.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::Result;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use futures::StreamExt;
+use kube::Client;
+use localkube::Cluster;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// The proxy. Dropping it closes it.
+#[derive(Debug)]
+pub struct Proxy {
+    shared: Arc<Shared>,
+    kubeconfig: PathBuf,
+    server: JoinHandle<()>,
+}
+
+struct Shared {
+    upstream: Client,
+    writes: AtomicUsize,
+    /// Kill after every so many writes; never if 0.
+    kill_every: AtomicUsize,
+    pid_file: PathBuf,
+    /// How often watches were cut.
+    cuts: watch::Sender<usize>,
+    /// Requests that are still to be refused with 429.
+    overload: AtomicUsize,
+    refused: AtomicUsize,
+    /// The body of the last pod that was created.
+    last_pod: std::sync::Mutex<String>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Shared").field("writes", &self.writes).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Proxy {
+    /// Listens on a free port. Who uses its kubeconfig has the rights of the operator's ServiceAccount.
+    pub async fn start(cluster: &Cluster) -> Result<Self> {
+        let account = cluster.service_account_kubeconfig(localkube::operator::NAMESPACE, localkube::operator::SERVICE_ACCOUNT).await?;
+        let config = kube::Config::from_custom_kubeconfig(kube::config::Kubeconfig::read_from(account)?, &Default::default()).await?;
+        let shared = Arc::new(Shared {
+            upstream: Client::try_from(config)?,
+            writes: AtomicUsize::new(0),
+            kill_every: AtomicUsize::new(0),
+            pid_file: cluster.folder().join("operator-1.pid"),
+            cuts: watch::Sender::new(0),
+            overload: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
+            last_pod: std::sync::Mutex::default(),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let kubeconfig = cluster.folder().join(format!("proxy-{}.kubeconfig", address.port()));
+        let cluster = serde_json::json!({ "name": "c", "cluster": { "server": format!("http://{address}") } });
+        let context = serde_json::json!({ "name": "c", "context": { "cluster": "c", "user": "u" } });
+        let text = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [cluster], "contexts": [context], "users": [{ "name": "u", "user": {} }],
+        });
+        std::fs::write(&kubeconfig, text.to_string())?;
+        let router = axum::Router::new().fallback(forward).with_state(Arc::clone(&shared));
+        let server = tokio::spawn(async move {
+            // Ends with the task.
+            let _ = axum::serve(listener, router).await;
+        });
+        Ok(Self { shared, kubeconfig, server })
+    }
+
+    /// What the operator is to be started with.
+    #[must_use]
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.kubeconfig.clone()
+    }
+
+    /// Kills the operator after every `count`th write from now on; 0 ends it.
+    pub fn kill_every(&self, count: usize) {
+        self.shared.kill_every.store(count, Ordering::SeqCst);
+    }
+
+    /// Ends every watch that is open.
+    pub fn cut_watches(&self) {
+        self.shared.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Refuses the next `count` writes with 429 and Retry-After.
+    pub fn refuse(&self, count: usize) {
+        self.shared.overload.store(count, Ordering::SeqCst);
+    }
+
+    /// How many requests were refused.
+    #[must_use]
+    pub fn refused(&self) -> usize {
+        self.shared.refused.load(Ordering::SeqCst)
+    }
+
+    /// The body of the last pod that was created.
+    #[must_use]
+    pub fn last_pod(&self) -> String {
+        self.shared.last_pod.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+}
+
+async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let write = request.method() != Method::GET;
+    let pod = request.method() == Method::POST && request.uri().path().ends_with("/pods");
+    if write && shared.overload.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+        shared.refused.fetch_add(1, Ordering::SeqCst);
+        return answer(StatusCode::TOO_MANY_REQUESTS, "Too many requests, please try again later.");
+    }
+    let (parts, body) = request.into_parts();
+    let Ok(bytes) = to_bytes(body, usize::MAX).await else { return answer(StatusCode::BAD_REQUEST, "no body") };
+    if pod {
+        *shared.last_pod.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = String::from_utf8_lossy(&bytes).into_owned();
+    }
+    let mut upstream = axum::http::Request::new(kube::client::Body::from(bytes.to_vec()));
+    *upstream.method_mut() = parts.method;
+    *upstream.uri_mut() = parts.uri;
+    for name in ["accept", "content-type"] {
+        if let Some(value) = parts.headers.get(name) {
+            upstream.headers_mut().insert(axum::http::HeaderName::from_static(name), value.clone());
+        }
+    }
+    let mut cuts = shared.cuts.subscribe();
+    let Ok(response) = shared.upstream.send(upstream).await else { return answer(StatusCode::BAD_GATEWAY, "the API server does not answer") };
+    if write {
+        kill_if_due(&shared);
+    }
+    let (parts, body) = response.into_parts();
+    let data = Body::new(body).into_data_stream();
+    let cut = async move { drop(cuts.changed().await) };
+    Response::from_parts(parts, Body::from_stream(data.take_until(Box::pin(cut))))
+}
+
+/// The server has done what was asked, and the operator never learns of it.
+fn kill_if_due(shared: &Shared) {
+    let number = shared.writes.fetch_add(1, Ordering::SeqCst) + 1;
+    let every = shared.kill_every.load(Ordering::SeqCst);
+    if every == 0 || number % every != 0 {
+        return;
+    }
+    let pid = std::fs::read_to_string(&shared.pid_file).ok().and_then(|pid| pid.trim().parse::<i32>().ok());
+    if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+fn answer(code: StatusCode, text: &'static str) -> Response {
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = code;
+    response.headers_mut().insert(axum::http::header::RETRY_AFTER, axum::http::HeaderValue::from_static("1"));
+    response
+}

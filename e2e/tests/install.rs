@@ -1,0 +1,79 @@
+//! Installed the ways the walk-throughs show, on real nodes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Game, Place, Scene, Suite, run, until};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use serde_json::json;
+
+pub(crate) fn add(suite: &Arc<Suite>) {
+    suite.disturbing(Place::Real, "install::by_helm_and_by_four_files_it_runs_and_survives_its_leader", by_helm_and_by_four_files_it_runs_and_survives_its_leader);
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Waits until both operators are ready.
+async fn until_two(scene: &Scene, name: &str) -> Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(scene.client(), "bcs-system");
+    let ready = |deployment: Option<&Deployment>| deployment.and_then(|one| one.status.as_ref()?.ready_replicas) == Some(2);
+    until(&deployments, name, "2/2 ready", ready).await.map(drop)
+}
+
+/// Plays the walk-through; in the middle of it the leading pod is deleted.
+async fn play(scene: &Arc<Scene>, lease: &str) -> Result<()> {
+    let example = root().join("examples/tkex/rolling-update.yaml");
+    scene.kubectl(&["apply", "-f", example.to_str().context("a path")?])?;
+    let game = Game::named(scene, "test-gamedeployment");
+    game.until_rest("Complete").await?;
+    game.patch(json!({ "spec": { "updateStrategy": { "partition": 0 } } })).await?;
+    let patch = r#"[{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value":"python:latest"}]"#;
+    scene.kubectl(&["patch", "gamedeployment", "test-gamedeployment", "--type=json", "-p", patch])?;
+    game.until("under way", |status| status["updatedReplicas"].as_i64() >= Some(1)).await?;
+    let leases: Api<Lease> = Api::namespaced(scene.client(), "bcs-system");
+    let leader = leases.get(lease).await?.spec.and_then(|spec| spec.holder_identity).context("nobody leads")?;
+    run(scene.cluster().kubectl().args(["-n", "bcs-system", "delete", "pod", &leader, "--wait=false"]), "")?;
+    let status = game.until_rest("Complete").await?;
+    Game::expect_counts(&status, 8, 8, 8)?;
+    let holder = until(&leases, lease, "another leader", |lease| {
+        lease.and_then(|lease| lease.spec.as_ref()?.holder_identity.as_deref()).is_some_and(|holder| !holder.is_empty() && holder != leader)
+    });
+    holder.await?;
+    scene.kubectl(&["delete", "gd/test-gamedeployment", "--cascade=foreground", "--wait"]).map(drop)
+}
+
+async fn by_helm_and_by_four_files_it_runs_and_survives_its_leader(scene: Arc<Scene>) -> Result<()> {
+    scene.cluster().push_image("gameplane/operator:0.1.0", &localkube::operator_image()?)?;
+    let kubectl = |words: &[&str]| run(scene.cluster().kubectl().args(words), "");
+    let deploy = |file: &str| root().join("deploy").join(file).display().to_string();
+    let files = ["01-resources.yaml", "02-namespace.yaml", "03-rbac.yaml", "04-operator-deployment.yaml"];
+    for file in files {
+        kubectl(&["create", "-f", &deploy(file)])?;
+    }
+    until_two(&scene, "gameplane").await?;
+    play(&scene, "gameplane").await?;
+    for file in files.iter().rev() {
+        kubectl(&["delete", "-f", &deploy(file), "--wait"])?;
+    }
+    // A namespace that takes nothing but restricted pods, as 02-namespace.yaml makes it too.
+    kubectl(&["create", "namespace", "bcs-system"])?;
+    kubectl(&["label", "namespace", "bcs-system", "pod-security.kubernetes.io/enforce=restricted"])?;
+    let helm = run(&mut Command::new(crate::cli::program()?.with_file_name("xtask")).arg("helm"), "")?;
+    let chart = root().join("chart").display().to_string();
+    let mut install = Command::new(helm.trim());
+    install.env("KUBECONFIG", scene.cluster().kubeconfig());
+    run(install.args(["upgrade", "bcs-gamedeployment-operator", &chart, "-n", "bcs-system", "--install"]), "")?;
+    until_two(&scene, "bcs-gamedeployment-operator-gameplane").await?;
+    ensure!(kubectl(&["get", "crd", "gamedeployments.tkex.tencent.com", "-o", "name"])?.contains("gamedeployments"), "helm installed no CRD");
+    play(&scene, "bcs-gamedeployment-operator-gameplane").await?;
+    let mut remove = Command::new(helm.trim());
+    remove.env("KUBECONFIG", scene.cluster().kubeconfig());
+    run(remove.args(["uninstall", "bcs-gamedeployment-operator", "-n", "bcs-system", "--wait"]), "")?;
+    kubectl(&["delete", "namespace", "bcs-system", "--wait"]).map(drop)
+}

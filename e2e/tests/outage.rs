@@ -1,0 +1,154 @@
+//! Leaders that die, watches that break, servers that stall: everything goes on by itself.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Game, Proxy, Scene, Suite, manifest, run, watch_pods};
+use localkube::{Cluster, OperatorOptions};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+pub(crate) fn add(suite: &Arc<Suite>) {
+    suite.alone("outage::the_other_replica_finishes_when_the_leader_dies", the_other_replica_finishes_when_the_leader_dies);
+    suite.alone("outage::sigterm_hands_the_lease_over_at_once", sigterm_hands_the_lease_over_at_once);
+    suite.alone("outage::a_broken_watch_or_an_overloaded_server_is_got_over", a_broken_watch_or_an_overloaded_server_is_got_over);
+    suite.alone("outage::a_stalled_database_is_got_over", a_stalled_database_is_got_over);
+    suite.alone("outage::an_operator_without_rights_or_crds_says_so_and_waits", an_operator_without_rights_or_crds_says_so_and_waits);
+}
+
+const QUICK: [&str; 3] = ["--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s"];
+
+fn quick(replicas: u32) -> OperatorOptions {
+    OperatorOptions { replicas, args: QUICK.iter().map(Into::into).collect(), ..OperatorOptions::default() }
+}
+
+fn signal(cluster: &Cluster, file: &str, signal: Signal) -> Result<()> {
+    let pid: i32 = std::fs::read_to_string(cluster.folder().join(file))?.trim().parse()?;
+    Ok(kill_process(Pid::from_raw(pid).context("a pid")?, signal)?)
+}
+
+fn log(cluster: &Cluster, name: &str) -> String {
+    std::fs::read_to_string(cluster.folder().join("logs").join(name)).unwrap_or_default()
+}
+
+/// The number of the operator that leads.
+async fn leader(cluster: &Cluster) -> Result<u32> {
+    let mut found = None;
+    crate::cleanup::eventually("nobody leads", || {
+        found = (1..=2).find(|number| log(cluster, &format!("operator-{number}.log")).lines().any(|line| line.ends_with(": leading")));
+        found.is_some()
+    })
+    .await?;
+    found.context("nobody leads")
+}
+
+/// A rollout that takes a while: 24 pods, three at a time.
+async fn slow_game(scene: &Arc<Scene>) -> Result<Game> {
+    let template = json!({ "metadata": { "annotations": { "localkube/start-after": "1s" } } });
+    let game = Game::apply(scene, "game", &json!({ "replicas": 24, "updateStrategy": { "maxUnavailable": 3 }, "template": template }))?;
+    game.until_rest("Complete").await?;
+    Ok(game)
+}
+
+async fn the_other_replica_finishes_when_the_leader_dies(suite: Arc<Suite>) -> Result<()> {
+    let cluster = suite.own_cluster().await?;
+    let _operators = cluster.start_operators(&quick(2)).await?;
+    let scene = Arc::new(Scene::open(Arc::clone(&cluster), "leader").await?);
+    let game = slow_game(&scene).await?;
+    let first = leader(&cluster).await?;
+    let seen = watch_pods(&scene.pods(), "app=game").await?;
+    game.set_image("game:2").await?;
+    game.until("under way", |status| status["updatedReadyReplicas"].as_i64() >= Some(3)).await?;
+    // Stopped, not killed: it cannot notice, and must not act when it wakes up with an old lease.
+    signal(&cluster, &format!("operator-{first}.pid"), Signal::STOP)?;
+    let rest = game.until_rest("Complete").await;
+    signal(&cluster, &format!("operator-{first}.pid"), Signal::CONT)?;
+    Game::expect_counts(&rest?, 24, 24, 24)?;
+    let seen = seen();
+    ensure!(seen.most == 24 && seen.fewest_ready >= 21, "{} pods at once, {} ready", seen.most, seen.fewest_ready);
+    let other = format!("operator-{}.log", 3 - first);
+    ensure!(log(&cluster, &other).lines().any(|line| line.ends_with(": leading")), "the other one never led");
+    Ok(())
+}
+
+async fn sigterm_hands_the_lease_over_at_once(suite: Arc<Suite>) -> Result<()> {
+    let cluster = suite.own_cluster().await?;
+    let _operators = cluster.start_operators(&OperatorOptions { replicas: 2, ..OperatorOptions::default() }).await?;
+    let first = leader(&cluster).await?;
+    signal(&cluster, &format!("operator-{first}.pid"), Signal::TERM)?;
+    let previous = format!("operator-{first}.previous.log");
+    crate::cleanup::eventually("it did not end", || log(&cluster, &previous).contains("gave the lease up")).await?;
+    let other = format!("operator-{}.log", 3 - first);
+    let led = || log(&cluster, &other).lines().any(|line| line.ends_with(": leading"));
+    let again = || log(&cluster, &format!("operator-{first}.log")).lines().any(|line| line.ends_with(": leading"));
+    let started = std::time::Instant::now();
+    crate::cleanup::eventually("nobody took over", || led() || again()).await?;
+    // A lease that was not given up would have kept everybody waiting for 15 seconds.
+    ensure!(started.elapsed() < Duration::from_secs(12), "nobody led for {:?}", started.elapsed());
+    Ok(())
+}
+
+async fn a_broken_watch_or_an_overloaded_server_is_got_over(suite: Arc<Suite>) -> Result<()> {
+    let cluster = suite.own_cluster().await?;
+    let proxy = Proxy::start(&cluster).await?;
+    let options = OperatorOptions { kubeconfig: Some(proxy.kubeconfig()), ..quick(1) };
+    let _operators = cluster.start_operators(&options).await?;
+    let scene = Arc::new(Scene::open(Arc::clone(&cluster), "watch").await?);
+    let game = slow_game(&scene).await?;
+    let seen = watch_pods(&scene.pods(), "app=game").await?;
+    game.set_image("game:2").await?;
+    for updated in [2, 6, 10] {
+        game.until("under way", |status| status["updatedReadyReplicas"].as_i64() >= Some(updated)).await?;
+        proxy.cut_watches();
+    }
+    proxy.refuse(20);
+    let status = game.until_rest("Complete").await?;
+    Game::expect_counts(&status, 24, 24, 24)?;
+    ensure!(proxy.refused() == 20, "only {} calls were refused", proxy.refused());
+    let seen = seen();
+    ensure!(seen.most == 24 && seen.fewest_ready >= 21, "{} pods at once, {} ready", seen.most, seen.fewest_ready);
+    // A field that no library of ours knows goes out to the API server as it was written.
+    scene.apply(&manifest("tomorrow", &json!({ "template": { "spec": { "fieldOfTomorrow": { "deep": [1, { "a": "b" }] } } } })))?;
+    Game::named(&scene, "tomorrow").until_rest("Complete").await?;
+    ensure!(proxy.last_pod().contains(r#""fieldOfTomorrow":{"deep":[1,{"a":"b"}]}"#), "{}", proxy.last_pod());
+    Ok(())
+}
+
+async fn a_stalled_database_is_got_over(suite: Arc<Suite>) -> Result<()> {
+    let cluster = suite.own_cluster().await?;
+    let _operators = cluster.start_operators(&quick(2)).await?;
+    let scene = Arc::new(Scene::open(Arc::clone(&cluster), "stall").await?);
+    let game = slow_game(&scene).await?;
+    game.set_image("game:2").await?;
+    game.until("under way", |status| status["updatedReadyReplicas"].as_i64() >= Some(3)).await?;
+    signal(&cluster, "etcd.pid", Signal::STOP)?;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    signal(&cluster, "etcd.pid", Signal::CONT)?;
+    let status = game.until_rest("Complete").await?;
+    Game::expect_counts(&status, 24, 24, 24)
+}
+
+async fn an_operator_without_rights_or_crds_says_so_and_waits(suite: Arc<Suite>) -> Result<()> {
+    let cluster = suite.own_cluster().await?;
+    let scene = Arc::new(Scene::open(Arc::clone(&cluster), "rights").await?);
+    let kubectl = |words: &[&str]| run(cluster.kubectl().args(words), "").map(drop);
+    kubectl(&["delete", "clusterrolebinding", "gameplane"])?;
+    kubectl(&["delete", "crd", "gamedeployments.tkex.tencent.com"])?;
+    let options = OperatorOptions { args: vec!["--leader-elect=false".into()], ..OperatorOptions::default() };
+    let _operators = cluster.start_operators(&options).await?;
+    let says = |words: &str| log(&cluster, "operator-1.log").contains(words);
+    crate::cleanup::eventually("missing rights are not told", || says("the ServiceAccount lacks rights")).await?;
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    let file = |name: &str| deploy.join(name).display().to_string();
+    kubectl(&["apply", "-f", &file("03-rbac.yaml")])?;
+    crate::cleanup::eventually("the missing CRD is not told", || says("the CustomResourceDefinition is missing")).await?;
+    kubectl(&["apply", "-f", &file("01-resources.yaml")])?;
+    kubectl(&["wait", "--for=condition=Established", "crd/gamedeployments.tkex.tencent.com", "--timeout=60s"])?;
+    let game = Game::apply(&scene, "late", &json!({ "replicas": 2 }))?;
+    game.until_rest("Complete").await?;
+    let pid = std::fs::read_to_string(cluster.folder().join("operator-1.pid"))?;
+    ensure!(!cluster.folder().join("logs/operator-1.previous.log").exists(), "it died on the way (now {pid})");
+    Ok(())
+}
