@@ -45,6 +45,7 @@ fn schemas_leave_null_to_the_defaults() {
 fn columns_come_in_the_order_of_the_walk_through() {
     let (_, crd) = api::schema::crds().remove(0);
     let columns = crd.pointer("/spec/versions/0/additionalPrinterColumns").and_then(Value::as_array).unwrap();
-    let shown: Vec<_> = columns.iter().filter(|column| column.get("priority").is_none()).map(|column| column["name"].as_str().unwrap()).collect();
+    let shown: Vec<_> =
+        columns.iter().filter(|column| column.get("priority").is_none()).map(|column| column["name"].as_str().unwrap()).collect();
     assert_eq!(shown, ["DESIRED", "UPDATED", "UPDATED_READY", "READY", "TOTAL", "AGE"]);
 }

@@ -52,11 +52,14 @@ async fn main() -> Result<()> {
     for count in &cli.pods {
         let raw = raw::measure(&cluster, *count, cli.workers).await?;
         let yardstick = raw.seen.ready.as_secs_f64();
-        say(&mut lines, format!(
-            "| plain client | {count} | {:.1} | {yardstick:.1} | 1.00 | 1.00 | | (kwok {:.1}) | | | | | | |",
-            raw.seen.exist.as_secs_f64(),
-            raw.kwok_cpu.as_secs_f64()
-        ));
+        say(
+            &mut lines,
+            format!(
+                "| plain client | {count} | {:.1} | {yardstick:.1} | 1.00 | 1.00 | | (kwok {:.1}) | | | | | | |",
+                raw.seen.exist.as_secs_f64(),
+                raw.kwok_cpu.as_secs_f64()
+            ),
+        );
         for contender in [Contender::ours(), Contender::deployment()] {
             let result = contender.measure(&cluster, *count).await?;
             say(&mut lines, row(&contender, *count, yardstick, &result));

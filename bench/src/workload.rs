@@ -107,10 +107,14 @@ impl Contender {
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &resource);
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         let object = serde_json::from_value(self.manifest(count))?;
-        let create = self.part(cluster, &namespace, count, &pods, "game:1", async { api.create(&PostParams::default(), &object).await.map(drop) }).await?;
+        let create = self
+            .part(cluster, &namespace, count, &pods, "game:1", async { api.create(&PostParams::default(), &object).await.map(drop) })
+            .await?;
         let image = json!({ "spec": { "template": { "spec": { "containers": [{ "name": "game", "image": "game:2" }] } } } });
         let params = PatchParams::default();
-        let roll = self.part(cluster, &namespace, count, &pods, "game:2", async { api.patch("bench", &params, &Patch::Merge(&image)).await.map(drop) }).await?;
+        let roll = self
+            .part(cluster, &namespace, count, &pods, "game:2", async { api.patch("bench", &params, &Patch::Merge(&image)).await.map(drop) })
+            .await?;
         let peak_memory = peak_memory(self.pid(cluster)?)?;
         pods::remove_namespace(&client, &namespace).await?;
         Ok(Costs { create, roll, peak_memory })

@@ -80,9 +80,7 @@ impl Game {
     /// Waits until `holds` is true of the object, and of nothing older than its spec.
     pub async fn until(&self, what: &str, mut holds: impl FnMut(&Value) -> bool) -> Result<Value> {
         let api = self.api();
-        let seen = until(&api, &self.name, what, |object| {
-            object.is_some_and(|object| is_current(object) && holds(&object.data["status"]))
-        });
+        let seen = until(&api, &self.name, what, |object| object.is_some_and(|object| is_current(object) && holds(&object.data["status"])));
         Ok(seen.await?.map(|object| object.data["status"].clone()).unwrap_or_default())
     }
 

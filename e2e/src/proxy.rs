@@ -138,7 +138,9 @@ async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Respons
         }
     }
     let mut cuts = shared.cuts.subscribe();
-    let Ok(response) = shared.upstream.send(upstream).await else { return answer(StatusCode::BAD_GATEWAY, "the API server does not answer") };
+    let Ok(response) = shared.upstream.send(upstream).await else {
+        return answer(StatusCode::BAD_GATEWAY, "the API server does not answer");
+    };
     if write {
         kill_if_due(&shared);
     }

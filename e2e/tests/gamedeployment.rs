@@ -73,7 +73,9 @@ async fn the_rolling_walk_through_comes_out_as_written(scene: Arc<Scene>) -> Res
     ensure!(row(&scene)? == ["test-gamedeployment", "8", "8", "8", "8", "8"], "{:?}", row(&scene)?);
     scene.kubectl(&["wait", "--for=condition=Available", "gd/test-gamedeployment", "--timeout=60s"])?;
     let told = scene.kubectl(&["describe", "gamedeployment", "test-gamedeployment"])?;
-    for line in ["SuccessfulCreate", "SuccessfulUpdatePodReCreate", "bcs-gamedeployment-operator", "succeed to create pod test-gamedeployment-"] {
+    for line in
+        ["SuccessfulCreate", "SuccessfulUpdatePodReCreate", "bcs-gamedeployment-operator", "succeed to create pod test-gamedeployment-"]
+    {
         ensure!(told.contains(line), "{line} is missing in {told}");
     }
     Ok(())
@@ -111,7 +113,12 @@ async fn nothing_is_written_when_nothing_changes(scene: Arc<Scene>) -> Result<()
     let game = Game::apply(&scene, "idle", &json!({ "replicas": 5 }))?;
     game.until_rest("Complete").await?;
     // Events about what was done may still be on their way.
-    let all = || ["pods", "gamedeployments", "controllerrevisions"].iter().map(|kind| audited(&scene, kind, "", "") + audited(&scene, kind, "status", "")).sum::<usize>();
+    let all = || {
+        ["pods", "gamedeployments", "controllerrevisions"]
+            .iter()
+            .map(|kind| audited(&scene, kind, "", "") + audited(&scene, kind, "status", ""))
+            .sum::<usize>()
+    };
     crate::cleanup::eventually("5 creates", || audited(&scene, "pods", "", "create") >= 5).await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let before = (all(), audited(&scene, "events", "", ""));

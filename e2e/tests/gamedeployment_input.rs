@@ -48,7 +48,10 @@ async fn what_makes_no_sense_is_refused_at_once(scene: Arc<Scene>) -> Result<()>
         (json!({ "template": { "spec": { "restartPolicy": "Never" } } }), "spec.template.spec.restartPolicy"),
         (json!({ "template": { "metadata": { "labels": { "app": "other" } } } }), "spec.template.metadata.labels"),
         (json!({ "selector": { "matchLabels": null } }), "an empty selector"),
-        (json!({ "selector": { "matchExpressions": [{ "key": "tier", "operator": "Exists" }] } }), "must satisfy selector.matchExpressions"),
+        (
+            json!({ "selector": { "matchExpressions": [{ "key": "tier", "operator": "Exists" }] } }),
+            "must satisfy selector.matchExpressions",
+        ),
         (json!({ "selector": { "matchExpressions": [{ "key": "app", "operator": "Is", "values": ["x"] }] } }), "operator"),
         (json!({ "replica": 3 }), "unknown field \"spec.replica\""),
     ];
@@ -83,7 +86,10 @@ async fn the_selector_cannot_change(scene: Arc<Scene>) -> Result<()> {
     let game = Game::apply(&scene, "fixed", &json!({ "replicas": 1 }))?;
     game.until_rest("Complete").await?;
     let labels = json!({ "app": "fixed", "tier": "gold" });
-    let said = refusal(&scene, &manifest("fixed", &json!({ "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels } } })));
+    let said = refusal(
+        &scene,
+        &manifest("fixed", &json!({ "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels } } })),
+    );
     ensure!(said.contains("spec.selector") && said.contains("the selector cannot be changed"), "{said}");
     Ok(())
 }
@@ -163,7 +169,8 @@ async fn a_taken_revision_name_is_passed_by(scene: Arc<Scene>) -> Result<()> {
     let revision = first.until_rest("Complete").await?["updateRevision"].as_str().unwrap_or_default().to_owned();
     scene.kubectl(&["delete", "gd/collide", "--cascade=foreground", "--wait"])?;
     // Somebody else's revision has the name that ours would get.
-    let owner = json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid_of_config_map(&scene)?, "controller": true }]);
+    let owner =
+        json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid_of_config_map(&scene)?, "controller": true }]);
     scene.apply(&json!({
         "apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": { "name": revision, "ownerReferences": owner }, "data": { "other": true }, "revision": 1,
     }))?;

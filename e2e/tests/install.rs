@@ -12,7 +12,11 @@ use kube::Api;
 use serde_json::json;
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.disturbing(Place::Real, "install::by_helm_and_by_four_files_it_runs_and_survives_its_leader", by_helm_and_by_four_files_it_runs_and_survives_its_leader);
+    suite.disturbing(
+        Place::Real,
+        "install::by_helm_and_by_four_files_it_runs_and_survives_its_leader",
+        by_helm_and_by_four_files_it_runs_and_survives_its_leader,
+    );
 }
 
 fn root() -> PathBuf {
@@ -70,7 +74,10 @@ async fn by_helm_and_by_four_files_it_runs_and_survives_its_leader(scene: Arc<Sc
     install.env("KUBECONFIG", scene.cluster().kubeconfig());
     run(install.args(["upgrade", "bcs-gamedeployment-operator", &chart, "-n", "bcs-system", "--install"]), "")?;
     until_two(&scene, "bcs-gamedeployment-operator-gameplane").await?;
-    ensure!(kubectl(&["get", "crd", "gamedeployments.tkex.tencent.com", "-o", "name"])?.contains("gamedeployments"), "helm installed no CRD");
+    ensure!(
+        kubectl(&["get", "crd", "gamedeployments.tkex.tencent.com", "-o", "name"])?.contains("gamedeployments"),
+        "helm installed no CRD"
+    );
     play(&scene, "bcs-gamedeployment-operator-gameplane").await?;
     let mut remove = Command::new(helm.trim());
     remove.env("KUBECONFIG", scene.cluster().kubeconfig());

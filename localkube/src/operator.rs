@@ -72,7 +72,14 @@ impl Operators {
 impl Cluster {
     /// Installs CRDs, namespace, roles and ServiceAccount, as the chart does.
     pub fn install_operator(&self) -> Result<()> {
-        let mut apply = self.kubectl().args(["apply", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().doing(|| "cannot run kubectl".to_owned())?;
+        let mut apply = self
+            .kubectl()
+            .args(["apply", "-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .doing(|| "cannot run kubectl".to_owned())?;
         if let Some(mut stdin) = apply.stdin.take() {
             std::io::Write::write_all(&mut stdin, MANIFESTS.join("\n---\n").as_bytes()).doing(|| "cannot talk to kubectl".to_owned())?;
         }

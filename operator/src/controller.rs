@@ -120,12 +120,8 @@ impl<W: Workload> Controller<W> {
             self.forget(key);
             return Outcome::Gone;
         };
-        let mandate = Mandate {
-            owner: pass.owner.clone(),
-            path: pass.path.clone(),
-            reporter: W::REPORTER,
-            cautious: memory.failure.is_some(),
-        };
+        let mandate =
+            Mandate { owner: pass.owner.clone(), path: pass.path.clone(), reporter: W::REPORTER, cautious: memory.failure.is_some() };
         let report = self.executor.execute(&mandate, &pass.plan.steps).await;
         self.log(key, &pass, &report);
         self.finish(key, pass, memory, report, now).await
@@ -212,5 +208,7 @@ fn progressing_reason(status: &serde_json::Value) -> String {
 
 /// A look costs time in proportion to the pods: events of big workloads are taken together.
 fn pause(pods: usize) -> Duration {
-    Duration::from_micros(20).saturating_mul(u32::try_from(pods).unwrap_or(u32::MAX)).clamp(Duration::from_millis(5), Duration::from_millis(250))
+    Duration::from_micros(20)
+        .saturating_mul(u32::try_from(pods).unwrap_or(u32::MAX))
+        .clamp(Duration::from_millis(5), Duration::from_millis(250))
 }

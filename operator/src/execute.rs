@@ -249,7 +249,8 @@ impl Run<'_> {
             Err(error) if error.is_not_found() => return Ok(Effect::Stale),
             found => found?,
         };
-        let ours = found.metadata.owner_references.iter().any(|owner| owner.controller == Some(true) && owner.uid == self.mandate.owner.uid);
+        let ours =
+            found.metadata.owner_references.iter().any(|owner| owner.controller == Some(true) && owner.uid == self.mandate.owner.uid);
         Ok(if ours { Effect::Seen(found.metadata.version()) } else { Effect::NameTaken })
     }
 

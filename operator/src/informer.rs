@@ -115,7 +115,13 @@ impl<T: Kept> Informer<T> {
             match self.list_and_watch(&mut failures).await {
                 Ok(()) => failures = 0,
                 Err(error) => {
-                    if self.streaming && (400..500).contains(&error.code) && !error.is_overload() && !error.is_expired() && error.code != 401 && error.code != 403 {
+                    if self.streaming
+                        && (400..500).contains(&error.code)
+                        && !error.is_overload()
+                        && !error.is_expired()
+                        && error.code != 401
+                        && error.code != 403
+                    {
                         tracing::info!(kind = T::KIND, %error, "the server has no streaming lists; listing in pages");
                         self.streaming = false;
                         continue;
@@ -262,7 +268,8 @@ impl<T: Kept> Informer<T> {
     fn decode(&self, json: &str) -> Option<T> {
         T::decode(json)
             .inspect_err(|error| {
-                let named = serde_json::from_str::<Named>(json).map(|named| format!("{}/{}", named.metadata.namespace, named.metadata.name));
+                let named =
+                    serde_json::from_str::<Named>(json).map(|named| format!("{}/{}", named.metadata.namespace, named.metadata.name));
                 tracing::error!(kind = T::KIND, object = named.unwrap_or_default(), %error, "an object cannot be read and is not served");
                 self.metrics.count_unreadable(T::KIND);
             })

@@ -112,7 +112,9 @@ fn log(cli: &Cli) -> Result<()> {
 
 fn check(cli: &Cli) -> Result<()> {
     if cli.leader_elect_renew_deadline >= cli.leader_elect_lease_duration {
-        bail!("--leader-elect-renew-deadline must be less than --leader-elect-lease-duration: the old leader must stop before a new one begins");
+        bail!(
+            "--leader-elect-renew-deadline must be less than --leader-elect-lease-duration: the old leader must stop before a new one begins"
+        );
     }
     if cli.leader_elect_retry_period >= cli.leader_elect_renew_deadline {
         bail!("--leader-elect-retry-period must be less than --leader-elect-renew-deadline");
@@ -162,11 +164,8 @@ async fn lead(
 ) {
     let mut stop = std::pin::pin!(stop);
     let identity = cli.leader_elect_identity.clone().unwrap_or_else(|| format!("{}_{:08x}", host_name(), rand::random::<u32>()));
-    let times = Times {
-        lease: cli.leader_elect_lease_duration,
-        renew: cli.leader_elect_renew_deadline,
-        retry: cli.leader_elect_retry_period,
-    };
+    let times =
+        Times { lease: cli.leader_elect_lease_duration, renew: cli.leader_elect_renew_deadline, retry: cli.leader_elect_retry_period };
     let (namespace, name) = (cli.leader_elect_namespace.clone(), cli.leader_elect_name.clone());
     let mut election = Election::new(server, Candidate { namespace, name, identity, times });
     let leadership = if cli.leader_elect { election.leadership() } else { Arc::new(Leadership::unquestioned()) };

@@ -271,10 +271,8 @@ mod tests {
         let list = |things: Vec<Thing>| things.into_iter().map(|thing| (thing.key(), thing)).collect::<HashMap<_, _>>();
         store.replace(list(vec![thing("same", "x", 1), thing("older", "x", 2), thing("gone", "x", 3)]), 5);
         let changes = store.replace(list(vec![thing("same", "x", 1), thing("older", "x", 7), thing("new", "x", 8)]), 9);
-        let mut seen: Vec<_> = changes
-            .iter()
-            .map(|change| (change.old.as_ref().map(|old| old.name), change.new.as_ref().map(|new| new.name)))
-            .collect();
+        let mut seen: Vec<_> =
+            changes.iter().map(|change| (change.old.as_ref().map(|old| old.name), change.new.as_ref().map(|new| new.name))).collect();
         seen.sort_unstable();
         assert_eq!(seen, [(None, Some("new")), (Some("gone"), None), (Some("older"), Some("older"))]);
         assert_eq!(store.progress(), 9);

@@ -98,7 +98,8 @@ mod tests {
             "metadata": { "labels": { "app": "game" }, "annotations": { "a": "b" }, "finalizers": ["f"] },
             "spec": { "containers": [{ "name": "game", "image": "game:1", "fieldOfTomorrow": { "deep": [1, null] } }], "anotherOne": 7 },
         });
-        let new = NewPod { name: "game-x".to_owned(), id: "x".to_owned(), revision: "game-1".to_owned(), template: Arc::new(template.clone()) };
+        let new =
+            NewPod { name: "game-x".to_owned(), id: "x".to_owned(), revision: "game-1".to_owned(), template: Arc::new(template.clone()) };
         let pod = pod(&owner(), &new);
         assert_eq!(pod.get("spec"), template.get("spec"));
         assert_eq!(pod.pointer("/metadata/annotations"), template.pointer("/metadata/annotations"));
@@ -111,7 +112,12 @@ mod tests {
 
     #[test]
     fn a_template_without_metadata_becomes_a_pod_all_the_same() {
-        let new = NewPod { name: "game-x".to_owned(), id: "x".to_owned(), revision: "game-1".to_owned(), template: Arc::new(json!({ "metadata": null, "spec": {} })) };
+        let new = NewPod {
+            name: "game-x".to_owned(),
+            id: "x".to_owned(),
+            revision: "game-1".to_owned(),
+            template: Arc::new(json!({ "metadata": null, "spec": {} })),
+        };
         assert_eq!(pod(&owner(), &new).pointer("/metadata/name"), Some(&json!("game-x")));
     }
 }

@@ -267,9 +267,16 @@ mod tests {
 
     #[test]
     fn the_default_pull_policy_follows_the_tag() {
-        for (name, policy) in [("game", "Always"), ("game:latest", "Always"), ("host:5000/game:1", "IfNotPresent"), ("game@sha256:0", "IfNotPresent")] {
+        for (name, policy) in
+            [("game", "Always"), ("game:latest", "Always"), ("host:5000/game:1", "IfNotPresent"), ("game@sha256:0", "IfNotPresent")]
+        {
             let mut explicit = image(name);
-            explicit.pointer_mut("/spec/containers/0").unwrap().as_object_mut().unwrap().insert("imagePullPolicy".to_owned(), json!(policy));
+            explicit
+                .pointer_mut("/spec/containers/0")
+                .unwrap()
+                .as_object_mut()
+                .unwrap()
+                .insert("imagePullPolicy".to_owned(), json!(policy));
             assert_eq!(canonical(&explicit), canonical(&image(name)), "{name}");
         }
     }
@@ -301,7 +308,10 @@ mod tests {
     fn only_the_oldest_unneeded_revisions_are_forgotten() {
         let ours: Vec<_> = (1..=5).map(|number| facts(&format!("game-{number}"), number, &image(&format!("game:{number}")))).collect();
         let gone = superfluous(&ours, 1, |name| name == "game-1");
-        let names: Vec<_> = gone.iter().filter_map(|action| if let Action::DeleteRevision { name, .. } = action { Some(name.as_str()) } else { None }).collect();
+        let names: Vec<_> = gone
+            .iter()
+            .filter_map(|action| if let Action::DeleteRevision { name, .. } = action { Some(name.as_str()) } else { None })
+            .collect();
         assert_eq!(names, ["game-2", "game-3", "game-4"]);
     }
 }

@@ -1,7 +1,6 @@
 //! The laws, on random worlds: users edit, pods start, fail and vanish, the operator sees late and dies half-way.
 
-mod world;
-
+use crate::world::{World, make_ready, template};
 use api::tkex::UpdateType;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use planner::gamedeployment::decide;
@@ -10,7 +9,6 @@ use planner::pod::Phase;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use serde_json::json;
-use world::{World, make_ready, template};
 
 #[derive(Debug, Clone)]
 enum Event {

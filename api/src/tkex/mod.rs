@@ -9,6 +9,6 @@ pub use gamedeployment::{
 };
 pub use hook::{HookArgument, HookStep, PodHook, PreDeleteHook};
 pub use strategy::{
-    Canary, ContainerOrder, HotPatch, HotPatchExecutor, HotPatchLimits, HotPatchMode, HttpReload, InPlace, OnConflict, OnFailure, OnRestart,
-    Pause, Reload, Step, UpdateStrategy, UpdateType, WhenNotPossible,
+    Canary, ContainerOrder, HotPatch, HotPatchExecutor, HotPatchLimits, HotPatchMode, HttpReload, InPlace, OnConflict, OnFailure,
+    OnRestart, Pause, Reload, Step, UpdateStrategy, UpdateType, WhenNotPossible,
 };

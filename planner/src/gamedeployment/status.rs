@@ -75,11 +75,14 @@ fn progressing(situation: &Situation, moves: &Moves) -> Verdict {
     let available = active().filter(|pod| situation.is_available(pod)).count();
     let (replicas, outdated) = (situation.replicas, active().count() - updated);
     let held = || moves.holds.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    let say = |start: String| [start, waited_for(situation), held()].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
+    let say =
+        |start: String| [start, waited_for(situation), held()].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
     let settled = active().count() == replicas && available == replicas && situation.ended.is_empty();
     let stopped = moves.holds.iter().find_map(|hold| standstill(hold));
     let numbers = format!("{updated} of {replicas} pods are updated, {available} available");
-    if let Some(reason) = stopped.filter(|_| settled || moves.deletions.is_empty() && moves.creations.is_empty() && active().count() >= replicas) {
+    if let Some(reason) =
+        stopped.filter(|_| settled || moves.deletions.is_empty() && moves.creations.is_empty() && active().count() >= replicas)
+    {
         return Verdict::no(reason, say(numbers));
     }
     if !settled || situation.rolls() && moves.deletions.iter().chain(&moves.creations).next().is_some() {

@@ -91,7 +91,8 @@ impl World {
 
     /// Pods on a revision that are there to stay.
     pub(crate) fn on_revision(&self, revision: &str) -> usize {
-        let named = |pod: &PodFacts| self.game.spec.scale_strategy.as_ref().is_some_and(|strategy| strategy.pods_to_delete.contains(&pod.name));
+        let named =
+            |pod: &PodFacts| self.game.spec.scale_strategy.as_ref().is_some_and(|strategy| strategy.pods_to_delete.contains(&pod.name));
         self.ours().filter(|pod| !pod.deleting && !named(pod) && pod.revision() == Some(revision)).count()
     }
 

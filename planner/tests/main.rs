@@ -1,0 +1,5 @@
+//! Everything that can be proven without a cluster.
+
+mod laws;
+mod scenarios;
+mod world;

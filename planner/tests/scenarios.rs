@@ -1,0 +1,201 @@
+//! Scenarios that can be read without Rust: tests/scenarios/<kind>/*.yaml.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::world::{World, make_ready, template};
+use jiff::SignedDuration;
+use planner::plan::{Action, Hold};
+use planner::pod::{Phase, PodFacts};
+use planner::revision::RevisionFacts;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Scenario {
+    name: String,
+    replicas: usize,
+    #[serde(default)]
+    strategy: Value,
+    /// The stable revision: `old`, `updated`, or `none` for an object that never had one.
+    #[serde(default)]
+    current: Option<String>,
+    #[serde(default)]
+    min_ready_seconds: i32,
+    #[serde(default)]
+    hook: Option<String>,
+    /// `<revision> <state> [young] [x<count>]`, in the order of their names p0, p1, …
+    pods: Vec<String>,
+    /// Pods that the user wants deleted.
+    #[serde(default)]
+    named: Vec<String>,
+    #[serde(default)]
+    deletes: BTreeMap<String, usize>,
+    #[serde(default)]
+    deleted: Option<Vec<String>>,
+    #[serde(default)]
+    creates: BTreeMap<String, usize>,
+    #[serde(default)]
+    holds: Vec<String>,
+    #[serde(default)]
+    conditions: BTreeMap<String, String>,
+    #[serde(default)]
+    wakes: bool,
+}
+
+fn build(scenario: &Scenario) -> World {
+    let named: Vec<String> = scenario.named.iter().map(|name| format!("game-{name}")).collect();
+    let mut spec = json!({
+        "replicas": scenario.replicas,
+        "template": template(1),
+        "minReadySeconds": scenario.min_ready_seconds,
+        "scaleStrategy": { "podsToDelete": named },
+    });
+    if !scenario.strategy.is_null() {
+        spec["updateStrategy"] = scenario.strategy.clone();
+    }
+    if let Some(hook) = &scenario.hook {
+        spec["preDeleteUpdateStrategy"] = json!({ "hook": { "templateName": hook } });
+    }
+    let mut world = World::new(&spec);
+    let current = scenario.current.as_deref().unwrap_or("old");
+    if current != "none" {
+        for (number, name) in ["stray", "old", "updated"].into_iter().enumerate() {
+            let template = template([2, 0, 1][number]);
+            let revision = RevisionFacts {
+                name: format!("game-{name}"),
+                uid: format!("uid-{name}"),
+                controller: Some("uid-game".to_owned()),
+                number: i64::try_from(number).unwrap() + 1,
+                template: std::sync::Arc::new(template),
+            };
+            world.revisions.insert(revision.name.clone(), revision);
+        }
+        let status = json!({ "currentRevision": format!("game-{current}") });
+        world.game.status = serde_json::from_value(status).unwrap();
+    }
+    world.pass(3600);
+    for line in &scenario.pods {
+        add(&mut world, line);
+    }
+    world
+}
+
+fn add(world: &mut World, line: &str) {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let count = words.iter().find_map(|word| word.strip_prefix('x')?.parse().ok()).unwrap_or(1);
+    for _ in 0..count {
+        let name = format!("game-p{}", world.pods.len());
+        let mut labels = BTreeMap::from([("app".to_owned(), "game".to_owned())]);
+        if words[0] != "unlabelled" {
+            labels.insert("controller-revision-hash".to_owned(), format!("game-{}", words[0]));
+        }
+        let young = words.contains(&"young");
+        let mut pod = PodFacts {
+            uid: format!("uid-{name}"),
+            name: name.clone(),
+            namespace: "play".to_owned(),
+            resource_version: 1,
+            labels,
+            controller: Some("uid-game".to_owned()),
+            created: world.now - SignedDuration::from_secs(if young { 1 } else { 1800 }),
+            deleting: false,
+            phase: Phase::Running,
+            ready_since: None,
+            node: Some("node".to_owned()),
+            restarts: 0,
+            deletion_cost: 0,
+            trouble: None,
+        };
+        match words[1] {
+            "ready" => make_ready(&mut pod, world.now - SignedDuration::from_secs(900)),
+            "fresh" => make_ready(&mut pod, world.now - SignedDuration::from_secs(5)),
+            "unready" => {}
+            "failed" => pod.phase = Phase::Failed,
+            "deleting" => pod.deleting = true,
+            other => panic!("{other} is no state"),
+        }
+        world.pods.insert(name, pod);
+    }
+}
+
+fn word(hold: &Hold) -> &'static str {
+    match hold {
+        Hold::PausedByUser => "paused",
+        Hold::Partition { .. } => "partition",
+        Hold::Budget { .. } => "budget",
+        Hold::OnDelete { .. } => "on delete",
+        Hold::EndedTooSoon { .. } => "ended",
+        Hold::NotInThisVersion(_) => "not in this version",
+        Hold::Invalid { .. } => "invalid",
+    }
+}
+
+fn group(world: &World, pod: &str) -> String {
+    let revision = world.pods[pod].revision().map(|revision| revision.trim_start_matches("game-").to_owned());
+    revision.unwrap_or_else(|| "unlabelled".to_owned())
+}
+
+fn check(scenario: &Scenario) -> Result<(), String> {
+    let world = build(scenario);
+    let plan = world.decide();
+    let (mut deletes, mut creates, mut deleted) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+    for action in plan.actions() {
+        if let Action::DeletePod { name, .. } = action {
+            *deletes.entry(group(&world, name)).or_insert(0) += 1;
+            deleted.push(name.trim_start_matches("game-").to_owned());
+        } else if let Action::CreatePod(new) = action {
+            assert!(!world.pods.contains_key(&new.name), "{} exists", new.name);
+            let which = if new.revision == plan.status.update_revision { "update" } else { "current" };
+            *creates.entry(which.to_owned()).or_insert(0) += 1;
+        }
+    }
+    let wanted = |numbers: &BTreeMap<String, usize>| {
+        numbers.iter().filter(|(_, count)| **count > 0).map(|(key, count)| (key.clone(), *count)).collect::<BTreeMap<_, _>>()
+    };
+    let differ =
+        |what: &str, wanted: &dyn std::fmt::Debug, seen: &dyn std::fmt::Debug| Err(format!("{what}: wanted {wanted:?}, seen {seen:?}"));
+    if wanted(&scenario.deletes) != deletes {
+        return differ("deletes", &scenario.deletes, &deletes);
+    }
+    if wanted(&scenario.creates) != creates {
+        return differ("creates", &scenario.creates, &creates);
+    }
+    if let Some(names) = scenario.deleted.as_ref().filter(|names| **names != deleted) {
+        return differ("deleted", names, &deleted);
+    }
+    let holds: Vec<&str> = plan.holds.iter().map(word).collect();
+    if let Some(missing) = scenario.holds.iter().find(|hold| !holds.contains(&hold.as_str())) {
+        return differ("holds", missing, &holds);
+    }
+    for (kind, text) in &scenario.conditions {
+        let seen =
+            plan.status.conditions.iter().find(|condition| condition.type_ == *kind).map(|one| format!("{} {}", one.status, one.reason));
+        if seen.as_ref() != Some(text) {
+            return differ(kind, text, &seen);
+        }
+    }
+    if scenario.wakes != plan.wake.is_some_and(|wake| wake > world.now) && scenario.wakes {
+        return differ("wakes", &scenario.wakes, &plan.wake);
+    }
+    Ok(())
+}
+
+#[test]
+fn every_scenario_holds() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios/gamedeployment");
+    let (mut count, mut failures) = (0, Vec::new());
+    for file in std::fs::read_dir(folder).unwrap() {
+        let file = file.unwrap().path();
+        let scenarios: Vec<Scenario> = serde_saphyr::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        for scenario in &scenarios {
+            count += 1;
+            if let Err(error) = check(scenario) {
+                failures.push(format!("{}: {}\n    {error}", file.file_name().unwrap().display(), scenario.name));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} of {count} scenarios fail:\n{}", failures.len(), failures.join("\n"));
+    assert!(count >= 35, "only {count} scenarios were read");
+}
