@@ -154,7 +154,7 @@ async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Respons
 fn kill_if_due(shared: &Shared) {
     let number = shared.writes.fetch_add(1, Ordering::SeqCst) + 1;
     let every = shared.kill_every.load(Ordering::SeqCst);
-    if every == 0 || number % every != 0 {
+    if every == 0 || !number.is_multiple_of(every) {
         return;
     }
     let pid = std::fs::read_to_string(&shared.pid_file).ok().and_then(|pid| pid.trim().parse::<i32>().ok());

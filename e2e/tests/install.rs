@@ -68,7 +68,7 @@ async fn by_helm_and_by_four_files_it_runs_and_survives_its_leader(scene: Arc<Sc
     // A namespace that takes nothing but restricted pods, as 02-namespace.yaml makes it too.
     kubectl(&["create", "namespace", "bcs-system"])?;
     kubectl(&["label", "namespace", "bcs-system", "pod-security.kubernetes.io/enforce=restricted"])?;
-    let helm = run(&mut Command::new(crate::cli::program()?.with_file_name("xtask")).arg("helm"), "")?;
+    let helm = run(Command::new(crate::cli::program()?.with_file_name("xtask")).arg("helm"), "")?;
     let chart = root().join("chart").display().to_string();
     let mut install = Command::new(helm.trim());
     install.env("KUBECONFIG", scene.cluster().kubeconfig());

@@ -1,5 +1,7 @@
 //! All end-to-end tests. `cargo test -p e2e -- NAME` runs those whose name contains NAME and starts only the clusters they need.
 
+#![expect(clippy::indexing_slicing, reason = "what is indexed here is JSON, which answers null")]
+
 mod cleanup;
 mod cli;
 mod crash;

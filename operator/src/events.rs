@@ -51,8 +51,7 @@ struct Window {
 }
 
 impl Events {
-    /// Starts to write events. The task ends when every clone of the result is gone.
-    #[must_use]
+    /// Events, and the task that writes them, which ends when every clone is gone.
     pub fn start(server: Server, leadership: Arc<Leadership>) -> (Self, impl Future<Output = ()>) {
         let (sender, receiver) = mpsc::channel(WAITING);
         (Self { sender }, write(server, leadership, receiver))

@@ -22,12 +22,15 @@ const SILENCE: Duration = Duration::from_secs(100);
 /// How long to wait after a failure, at least and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
+/// What a change leads to.
+type Reaction<T> = Box<dyn Fn(&Change<T>) + Send + Sync>;
+
 /// Follows one kind for as long as the process leads.
 pub struct Informer<T: Kept> {
     server: Server,
     store: Arc<Store<T>>,
     metrics: Arc<Metrics>,
-    changed: Box<dyn Fn(&Change<T>) + Send + Sync>,
+    changed: Reaction<T>,
     /// Whether lists come as a stream. Not every server can.
     streaming: bool,
 }
