@@ -11,7 +11,11 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use serde_json::json;
 
+use crate::cli::{finish, localkube};
+
 pub(crate) fn add(suite: &Arc<Suite>) {
+    suite.alone("install::the_demo_plays_to_its_end_without_a_terminal", the_demo_plays_to_its_end_without_a_terminal);
+    suite.alone("install::localkube_runs_operators_and_starts_them_again", localkube_runs_operators_and_starts_them_again);
     suite.disturbing(
         Place::Real,
         "install::by_helm_and_by_four_files_it_runs_and_survives_its_leader",
@@ -83,4 +87,32 @@ async fn by_helm_and_by_four_files_it_runs_and_survives_its_leader(scene: Arc<Sc
     remove.env("KUBECONFIG", scene.cluster().kubeconfig());
     run(remove.args(["uninstall", "bcs-gamedeployment-operator", "-n", "bcs-system", "--wait"]), "")?;
     kubectl(&["delete", "namespace", "bcs-system", "--wait"]).map(drop)
+}
+
+async fn the_demo_plays_to_its_end_without_a_terminal(suite: Arc<Suite>) -> Result<()> {
+    let mut command = localkube(&suite)?;
+    command.args(["run", "--fake-nodes", "3", "--operator", "--"]).arg(root().join("examples/tkex/demo.sh"));
+    let ended = finish(command).await?;
+    ensure!(ended.code == Some(0), "{:?}: {} {}", ended.code, ended.stdout, ended.stderr);
+    let row =
+        |numbers: &str| ended.stdout.lines().any(|line| line.split_whitespace().skip(1).take(5).collect::<Vec<_>>().join(" ") == numbers);
+    ensure!(row("8 8 8 8 8") && row("8 5 5 8 8"), "{}", ended.stdout);
+    ensure!(!ended.stdout.contains('\u{1b}'), "colours without a terminal");
+    Ok(())
+}
+
+async fn localkube_runs_operators_and_starts_them_again(suite: Arc<Suite>) -> Result<()> {
+    let script = r#"
+        first=$(cat "$LOCALKUBE_DIR/operator-1.pid"); [ -s "$LOCALKUBE_DIR/operator-2.pid" ] || exit 3
+        kill -9 "$first"
+        for _ in $(seq 300); do [ "$(cat "$LOCALKUBE_DIR/operator-1.pid")" != "$first" ] && break; sleep 0.1; done
+        [ "$(cat "$LOCALKUBE_DIR/operator-1.pid")" != "$first" ] || exit 4
+        kubectl get crd gamedeployments.tkex.tencent.com && kubectl -n bcs-system get serviceaccount gameplane || exit 5
+        tr '\\0' ' ' < "/proc/$(cat "$LOCALKUBE_DIR/operator-2.pid")/cmdline" | grep -- --workers=3 || exit 6
+    "#;
+    let mut command = localkube(&suite)?;
+    command.args(["run", "--fake-nodes", "1", "--operator=2", "--operator-args=--workers=3 --log-level=debug", "--", "sh", "-c", script]);
+    let ended = finish(command).await?;
+    ensure!(ended.code == Some(0), "{:?}: {} {}", ended.code, ended.stdout, ended.stderr);
+    Ok(())
 }

@@ -20,7 +20,9 @@ follow() {
 }
 
 say "1. Eight game servers"
-show kubectl apply -f rolling-update.yaml
+echo '$ kubectl apply -f rolling-update.yaml'
+# Fake nodes start a pod in no time; two seconds let people see something.
+sed 's|^    metadata:$|&\n      annotations: {localkube/start-after: 2s}|' rolling-update.yaml | kubectl apply -f -
 follow
 show kubectl get pods
 show kubectl get gamedeployment
@@ -39,4 +41,4 @@ show kubectl get gamedeployment -o wide
 
 row="$(kubectl get gamedeployment test-gamedeployment --no-headers | awk '{ print $2, $3, $4, $5, $6 }')"
 [ "$row" = "8 8 8 8 8" ] || { echo "expected 8 8 8 8 8, got $row" >&2; exit 1; }
-say "Done: every server is updated, and never more than two were away at once."
+say "Done: every server is updated."

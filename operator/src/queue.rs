@@ -207,6 +207,7 @@ mod tests {
         tokio::time::advance(Duration::from_millis(1)).await;
         queue.add(key("calm"));
         assert_eq!(queue.next().await, key("busy"));
+        tokio::time::advance(Duration::from_millis(1)).await;
         queue.add(key("busy"));
         queue.done(&key("busy"), NO_PAUSE);
         assert_eq!(queue.next().await, key("calm"));
