@@ -83,7 +83,7 @@ pub(crate) fn count_or_share(_: &mut SchemaGenerator) -> Schema {
 
 /// A number of pods or a share of the wanted ones, which may be more than all of them.
 pub(crate) fn count_or_any_share(_: &mut SchemaGenerator) -> Schema {
-    int_or_percent("^[0-9]{1,4}%$")
+    int_or_percent("^(0|[1-9][0-9]{0,3})%$")
 }
 
 fn int_or_percent(pattern: &str) -> Schema {

@@ -17,7 +17,7 @@
 {{- end }}
 
 {{- define "gameplane.lease" -}}
-{{- .Values.leaderElection.name | default (include "gameplane.fullname" .) }}
+{{- .Values.leaderElection.name | default "gameplane-operator" }}
 {{- end }}
 
 {{- define "gameplane.image" -}}

@@ -163,11 +163,21 @@ pub async fn watch_pods(pods: &Api<Pod>, label: &str) -> Result<impl FnOnce() ->
     let (shared, pods, label) = (Arc::clone(&seen), pods.clone(), label.to_owned());
     let task = tokio::spawn(async move {
         let mut changes = std::pin::pin!(watcher(pods, watcher::Config::default().labels(&label)).default_backoff());
+        let mut listed = BTreeMap::new();
         while let Some(change) = changes.next().await {
             match change {
-                Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) => drop(known.insert(pod.name_any(), state(&pod))),
+                Ok(watcher::Event::Apply(pod)) => drop(known.insert(pod.name_any(), state(&pod))),
                 Ok(watcher::Event::Delete(pod)) => drop(known.remove(&pod.name_any())),
-                Ok(watcher::Event::Init | watcher::Event::InitDone) | Err(_) => continue,
+                // A list counts when it is complete.
+                Ok(watcher::Event::InitApply(pod)) => {
+                    listed.insert(pod.name_any(), state(&pod));
+                    continue;
+                }
+                Ok(watcher::Event::InitDone) => known = std::mem::take(&mut listed),
+                Ok(watcher::Event::Init) | Err(_) => {
+                    listed.clear();
+                    continue;
+                }
             }
             let (most, ready) = count(&known);
             let mut seen = shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

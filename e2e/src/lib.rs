@@ -6,12 +6,14 @@
 #![expect(clippy::indexing_slicing, reason = "what is indexed here is JSON, which answers null")]
 
 mod game;
+mod metrics;
 mod proxy;
 mod scene;
 mod suite;
 mod wait;
 
 pub use game::{Game, PodCount, manifest, watch_pods};
+pub use metrics::Metrics;
 pub use proxy::Proxy;
 pub use scene::{Scene, run};
 pub use suite::{Place, Suite};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Game, Place, Scene, Suite, manifest, until, until_gone, until_some_pod, watch_pods};
+use e2e::{Game, Metrics, Place, Scene, Suite, manifest, until, until_gone, until_some_pod, watch_pods};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -33,6 +33,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, "gamedeployment::history_is_kept_as_long_as_asked", history_is_kept_as_long_as_asked);
     suite.sharing(fake, "gamedeployment::what_this_version_cannot_do_holds_visibly", what_this_version_cannot_do_holds_visibly);
     suite.sharing(fake, "gamedeployment::deleting_it_takes_its_pods_along", deleting_it_takes_its_pods_along);
+    suite.sharing(fake, "gamedeployment::an_autoscaler_follows_a_metric_up_and_down", an_autoscaler_follows_a_metric_up_and_down);
 }
 
 fn counts(pairs: &[(&str, usize)]) -> BTreeMap<String, usize> {
@@ -360,4 +361,26 @@ async fn deleting_it_takes_its_pods_along(scene: Arc<Scene>) -> Result<()> {
         until_gone(&scene.pods(), pod).await?;
     }
     until_gone(&game.api(), "gone").await
+}
+
+async fn an_autoscaler_follows_a_metric_up_and_down(scene: Arc<Scene>) -> Result<()> {
+    let metrics = Metrics::start(&scene).await?;
+    let game = Game::apply(&scene, "hpa", &json!({ "replicas": 3 }))?;
+    game.until_rest("Complete").await?;
+    metrics.set(30);
+    let metric = json!({ "type": "External", "external": { "metric": { "name": "players" }, "target": { "type": "AverageValue", "averageValue": "10" } } });
+    scene.apply(&json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": { "name": "hpa" },
+        "spec": {
+            "scaleTargetRef": { "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "hpa" },
+            "minReplicas": 1, "maxReplicas": 20, "metrics": [metric],
+            "behavior": { "scaleDown": { "stabilizationWindowSeconds": 0 } },
+        },
+    }))?;
+    // Neither number is a limit: only the metric can have led there.
+    for (players, replicas) in [(80, 8), (40, 4)] {
+        metrics.set(players);
+        game.until(&format!("{replicas} ready"), |status| status["readyReplicas"] == replicas && status["replicas"] == replicas).await?;
+    }
+    game.until_rest("Complete").await.map(drop)
 }

@@ -174,8 +174,11 @@ async fn a_taken_revision_name_is_passed_by(scene: Arc<Scene>) -> Result<()> {
     scene.apply(&json!({
         "apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": { "name": revision, "ownerReferences": owner }, "data": { "other": true }, "revision": 1,
     }))?;
-    let again = Game::apply(&scene, "collide", &json!({ "replicas": 1 }))?;
+    let seen = e2e::watch_pods(&scene.pods(), "app=collide").await?;
+    let again = Game::apply(&scene, "collide", &json!({ "replicas": 3 }))?;
     let status = again.until_rest("Complete").await?;
+    let names = seen().names;
+    ensure!(names.len() == 3, "pods were made for a revision of somebody else and made again: {names:?}");
     ensure!(status["updateRevision"] != revision.as_str() && status["collisionCount"] == 1, "{status}");
     Ok(())
 }

@@ -65,7 +65,7 @@ async fn by_helm_and_by_four_files_it_runs_and_survives_its_leader(scene: Arc<Sc
         kubectl(&["create", "-f", &deploy(file)])?;
     }
     until_two(&scene, "gameplane").await?;
-    play(&scene, "gameplane").await?;
+    play(&scene, "gameplane-operator").await?;
     for file in files.iter().rev() {
         kubectl(&["delete", "-f", &deploy(file), "--wait"])?;
     }
@@ -82,7 +82,7 @@ async fn by_helm_and_by_four_files_it_runs_and_survives_its_leader(scene: Arc<Sc
         kubectl(&["get", "crd", "gamedeployments.tkex.tencent.com", "-o", "name"])?.contains("gamedeployments"),
         "helm installed no CRD"
     );
-    play(&scene, "bcs-gamedeployment-operator-gameplane").await?;
+    play(&scene, "gameplane-operator").await?;
     let mut remove = Command::new(helm.trim());
     remove.env("KUBECONFIG", scene.cluster().kubeconfig());
     run(remove.args(["uninstall", "bcs-gamedeployment-operator", "-n", "bcs-system", "--wait"]), "")?;

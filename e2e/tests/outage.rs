@@ -61,11 +61,14 @@ async fn the_other_replica_finishes_when_the_leader_dies(suite: Arc<Suite>) -> R
     let seen = watch_pods(&scene.pods(), "app=game").await?;
     game.set_image("game:2").await?;
     game.until("under way", |status| status["updatedReadyReplicas"].as_i64() >= Some(3)).await?;
-    // Stopped, not killed: it cannot notice, and must not act when it wakes up with an old lease.
+    // Stopped, not killed: it cannot notice, and must not act when it wakes up with an old lease while the other works.
     signal(&cluster, &format!("operator-{first}.pid"), Signal::STOP)?;
-    let rest = game.until_rest("Complete").await;
+    let half = game.until("half-way", |status| status["updatedReadyReplicas"].as_i64() >= Some(12)).await;
     signal(&cluster, &format!("operator-{first}.pid"), Signal::CONT)?;
-    Game::expect_counts(&rest?, 24, 24, 24)?;
+    half?;
+    let woken = || log(&cluster, &format!("operator-{first}.log")).contains("another process leads; standing by");
+    crate::cleanup::eventually("the old leader did not notice", woken).await?;
+    Game::expect_counts(&game.until_rest("Complete").await?, 24, 24, 24)?;
     let seen = seen();
     ensure!(seen.most == 24 && seen.fewest_ready >= 21, "{} pods at once, {} ready", seen.most, seen.fewest_ready);
     let other = format!("operator-{}.log", 3 - first);
@@ -123,10 +126,13 @@ async fn a_stalled_database_is_got_over(suite: Arc<Suite>) -> Result<()> {
     let game = slow_game(&scene).await?;
     game.set_image("game:2").await?;
     game.until("under way", |status| status["updatedReadyReplicas"].as_i64() >= Some(3)).await?;
+    let seen = watch_pods(&scene.pods(), "app=game").await?;
     signal(&cluster, "etcd.pid", Signal::STOP)?;
     tokio::time::sleep(Duration::from_secs(20)).await;
     signal(&cluster, "etcd.pid", Signal::CONT)?;
     let status = game.until_rest("Complete").await?;
+    let seen = seen();
+    ensure!(seen.most == 24 && seen.fewest_ready >= 21, "{} pods at once, {} ready", seen.most, seen.fewest_ready);
     Game::expect_counts(&status, 24, 24, 24)
 }
 

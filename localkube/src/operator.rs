@@ -110,7 +110,7 @@ impl Cluster {
             let command = move || {
                 let mut command = bound_command(&program);
                 command.arg("--kubeconfig").arg(&kubeconfig).args(["--listen", "127.0.0.1:0", "--log-format", "text"]);
-                command.args(["--leader-elect-namespace", NAMESPACE, "--leader-elect-name", SERVICE_ACCOUNT]).args(&args);
+                command.args(["--leader-elect-namespace", NAMESPACE]).args(&args);
                 command
             };
             // The first start is ours to report; later ones are retried.

@@ -73,6 +73,18 @@ impl CallError {
         self.code == 409 && self.reason != "AlreadyExists"
     }
 
+    /// The object that a patch named by its uid is another one. The API server calls that an invalid change of the uid.
+    #[must_use]
+    pub fn is_other_uid(&self) -> bool {
+        self.code == 422 && self.message.contains("metadata.uid")
+    }
+
+    /// Nobody can say whether it was done.
+    #[must_use]
+    pub fn is_without_answer(&self) -> bool {
+        self.code == 0 || self.code == 504
+    }
+
     /// The server wants to be left alone for a while.
     #[must_use]
     pub fn is_overload(&self) -> bool {
@@ -212,7 +224,11 @@ impl Server {
         let answer = tokio::time::timeout(self.deadline, self.client.send(request)).await;
         let response = answer.map_err(|_| CallError::no_answer("no answer in time"))?.map_err(|error| describe(&error))?;
         self.metrics.count_call("watch", response.status().as_u16());
-        if response.status().is_success() { Ok(response) } else { Err(self.refused(response).await) }
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let refused = tokio::time::timeout(self.deadline, self.refused(response)).await;
+        Err(refused.unwrap_or_else(|_| CallError::no_answer("the server's words did not arrive in time")))
     }
 
     async fn call<T: DeserializeOwned>(
@@ -258,7 +274,8 @@ impl Server {
         CallError { code: code.as_u16(), reason: status.reason, message }
     }
 
-    async fn wait_while_overloaded(&self) {
+    /// Returns when the server can be expected to take calls again.
+    pub async fn wait_while_overloaded(&self) {
         let until = *self.pause_until.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(until) = until {
             tokio::time::sleep_until(until).await;

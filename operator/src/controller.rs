@@ -17,8 +17,8 @@ use crate::record::{Recorded, Recorder};
 use crate::settle::{Settle, Settled, Writes};
 use crate::store::Key;
 
-/// How soon an object whose writes have not been seen is looked at again.
-const UNSETTLED: Duration = Duration::from_millis(20);
+/// How long a fresh list may take before the object has to wait its turn again.
+const REFRESH: Duration = Duration::from_secs(30);
 
 /// A kind that has pods.
 pub trait Workload: Send + Sync + 'static {
@@ -31,7 +31,7 @@ pub trait Workload: Send + Sync + 'static {
     /// Observes one object and decides what to do. None if it does not exist.
     fn pass(&self, key: &Key, taken: &Taken, now: Timestamp) -> Option<Pass<Self::Status>>;
     /// Adds to a status that a plan could not be carried out.
-    fn with_trouble(status: Self::Status, failure: &Failure, now: Timestamp) -> Self::Status;
+    fn with_trouble(status: Self::Status, before: Option<&Self::Status>, failure: &Failure, now: Timestamp) -> Self::Status;
     /// Whether the caches have seen these writes.
     fn is_met(&self, writes: &Writes) -> bool;
     /// Takes fresh lists of everything.
@@ -45,6 +45,8 @@ pub struct Pass<S> {
     pub owner: Owner,
     /// Its path.
     pub path: String,
+    /// The version of the object that was looked at.
+    pub version: String,
     /// Its status so far.
     pub before: Option<S>,
     /// What to do.
@@ -90,6 +92,7 @@ impl<W: Workload> Controller<W> {
             let result = match outcome {
                 Outcome::Done { .. } => "ok",
                 Outcome::Failed => "error",
+                Outcome::Unsettled => "unsettled",
                 Outcome::Gone => "gone",
             };
             self.metrics.count_reconcile(W::KIND, result, started.elapsed());
@@ -104,13 +107,12 @@ impl<W: Workload> Controller<W> {
     async fn reconcile(&self, key: &Key) -> Outcome {
         match self.settle.check(key, |writes| self.workload.is_met(writes)) {
             Settled::Yes => {}
-            Settled::No => {
-                self.queue.add_at(key.clone(), Instant::now() + UNSETTLED);
-                return Outcome::Done { pause: Duration::ZERO };
-            }
+            Settled::No => return Outcome::Unsettled,
             Settled::Overdue => {
-                tracing::warn!(kind = W::KIND, object = %key, "a write was not seen in time; taking fresh lists");
-                self.workload.refresh().await;
+                tracing::warn!(kind = W::KIND, object = %key, "a write was not seen; taking fresh lists");
+                if tokio::time::timeout(REFRESH, self.workload.refresh()).await.is_err() {
+                    return Outcome::Failed;
+                }
                 self.settle.forget(key);
             }
         }
@@ -129,16 +131,16 @@ impl<W: Workload> Controller<W> {
 
     /// Records what was seen and decides when to look again.
     async fn finish(&self, key: &Key, pass: Pass<W::Status>, memory: Memory, report: Report, now: Timestamp) -> Outcome {
-        let Report { mut writes, failure, taken, unfinished, .. } = report;
+        let Report { mut writes, failure, taken, unfinished, unsure, .. } = report;
         let status = match &failure {
-            Some(failure) => W::with_trouble(pass.plan.status, failure, now),
+            Some(failure) => W::with_trouble(pass.plan.status, pass.before.as_ref(), failure, now),
             None => pass.plan.status,
         };
         let before = serde_json::to_value(&pass.before).unwrap_or_default();
         let after = serde_json::to_value(&status).unwrap_or_default();
         let state = progressing_reason(&after);
-        let recorded = self.recorder.record(key, &pass.path, &pass.owner.uid, &before, &after).await;
-        let mut failed = failure.is_some();
+        let recorded = self.recorder.record(key, &pass.path, &pass.version, &before, &after).await;
+        let mut failed = failure.is_some() || unsure;
         match recorded {
             Ok(Recorded::Same) => {}
             Ok(Recorded::Written(version)) => writes.object.wrote(version),

@@ -66,7 +66,14 @@ impl Engine {
         tasks.spawn(objects.run());
         tasks.spawn(pods.run());
         tasks.spawn(revisions.run());
-        tokio::join!(kinds.objects.listed(), kinds.pods.listed(), kinds.revisions.listed());
+        let listed = async { tokio::join!(kinds.objects.listed(), kinds.pods.listed(), kinds.revisions.listed()) };
+        tokio::select! {
+            _ = listed => {}
+            death = tasks.join_next() => {
+                tracing::error!(?death, "a part of the engine died before the first list");
+                return;
+            }
+        }
         tracing::info!(gamedeployments = kinds.objects.len(), pods = kinds.pods.len(), "the caches are complete");
         synced.send_replace(true);
 

@@ -63,8 +63,10 @@ pub struct Report {
     pub taken: Taken,
     /// Actions that succeeded.
     pub done: usize,
-    /// Whether actions are left: the time was up, or the world was not as decided on.
+    /// Whether actions are left for a fresh decision.
     pub unfinished: bool,
+    /// Whether the fresh decision should wait a little: the lease is in doubt, or the world is not what the cache shows.
+    pub unsure: bool,
 }
 
 /// Names that belong to others.
@@ -95,6 +97,8 @@ enum Effect {
     Gone,
     /// The name belongs to somebody else.
     NameTaken,
+    /// The object that was decided on is gone, and another may have its name.
+    Replaced,
     /// The world differs from what was decided on: decide again.
     Stale,
 }
@@ -155,8 +159,11 @@ impl Run<'_> {
             return;
         }
         let Ok(_permit) = self.executor.writes.acquire().await else { return };
+        // Waiting comes before asking: the lease may end meanwhile.
+        self.executor.server.wait_while_overloaded().await;
         if !self.executor.leadership.may_write() {
             self.stopped.store(true, Ordering::Relaxed);
+            self.with_report(|report| report.unsure = true);
             return;
         }
         self.executor.metrics.write_started();
@@ -175,12 +182,16 @@ impl Run<'_> {
             Ok(Effect::Stale) => {
                 metrics.count_action(action.word(), "stale");
                 self.stopped.store(true, Ordering::Relaxed);
-                self.with_report(|report| report.unfinished = true);
+                self.with_report(|report| report.unsure = true);
             }
             Ok(effect) => {
                 metrics.count_action(action.word(), "ok");
                 self.done.fetch_add(1, Ordering::Relaxed);
                 let wrote = matches!(effect, Effect::Wrote(_));
+                // What comes next was decided on a pod that is not there, or for a revision that is not ours.
+                if matches!((&effect, action), (Effect::Replaced, _) | (Effect::NameTaken, Action::CreateRevision(_))) {
+                    self.stopped.store(true, Ordering::Relaxed);
+                }
                 self.with_report(|report| remember(report, action, &self.mandate.owner, &effect));
                 if let Some((reason, message)) = action.success().filter(|_| wrote) {
                     self.tell(false, reason, message);
@@ -192,6 +203,8 @@ impl Run<'_> {
                 let (reason, message) = action.failure(&error.message);
                 self.with_report(|report| {
                     report.failure.get_or_insert(Failure { reason, message: message.clone() });
+                    // Nobody answered: it may have been done all the same.
+                    report.writes.unknown |= error.is_without_answer();
                 });
                 // An overloaded or silent server is not news about this object.
                 if !error.is_overload() && error.code != 0 {
@@ -269,7 +282,7 @@ fn gone(result: Result<Written, CallError>) -> Result<Effect, CallError> {
         Ok(written) if written.metadata.version() > 0 => Ok(Effect::Wrote(written.metadata.version())),
         Ok(_) => Ok(Effect::Gone),
         Err(error) if error.is_not_found() => Ok(Effect::Gone),
-        Err(error) if error.is_conflict() => Ok(Effect::Stale),
+        Err(error) if error.is_conflict() => Ok(Effect::Replaced),
         Err(error) => Err(error),
     }
 }
@@ -277,7 +290,7 @@ fn gone(result: Result<Written, CallError>) -> Result<Effect, CallError> {
 fn changed(result: Result<Written, CallError>) -> Result<Effect, CallError> {
     match result {
         Ok(written) => Ok(Effect::Wrote(written.metadata.version())),
-        Err(error) if error.is_not_found() || error.is_conflict() => Ok(Effect::Stale),
+        Err(error) if error.is_not_found() || error.is_conflict() || error.is_other_uid() => Ok(Effect::Replaced),
         Err(error) => Err(error),
     }
 }
@@ -297,8 +310,15 @@ fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect
     match effect {
         Effect::Wrote(version) | Effect::Seen(version) => expected.wrote(*version),
         Effect::Gone => expected.lost(key(name), uid),
-        Effect::NameTaken if matches!(action, Action::CreatePod(_)) => report.taken.pods.push(name.to_owned()),
-        Effect::NameTaken => report.taken.revisions.push(name.to_owned()),
+        Effect::Replaced => {
+            expected.lost(key(name), uid);
+            report.unfinished = true;
+        }
+        Effect::NameTaken => {
+            let names = if matches!(action, Action::CreatePod(_)) { &mut report.taken.pods } else { &mut report.taken.revisions };
+            names.push(name.to_owned());
+            report.unfinished = true;
+        }
         Effect::Stale => {}
     }
 }

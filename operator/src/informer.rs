@@ -8,6 +8,7 @@ use futures::{AsyncBufReadExt, TryStreamExt};
 use rand::RngExt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use crate::client::{CallError, Server};
 use crate::metrics::Metrics;
@@ -19,6 +20,8 @@ const PAGE: u32 = 500;
 const WATCH_SECONDS: u64 = 290;
 /// The server sends a bookmark about once a minute: a stream that is silent for longer is dead.
 const SILENCE: Duration = Duration::from_secs(100);
+/// A watch or a list that is over sooner has failed.
+const SHORT: Duration = Duration::from_secs(1);
 /// How long to wait after a failure, at least and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
@@ -116,51 +119,59 @@ impl<T: Kept> Informer<T> {
         let mut failures = 0_u32;
         loop {
             match self.list_and_watch(&mut failures).await {
-                Ok(()) => failures = 0,
+                // The list is too old, or a fresh one was asked for. A list that is too old at once is a failure like others.
+                Ok(lasted) if lasted >= SHORT => failures = 0,
+                Ok(_) => self.wait(&mut failures).await,
+                Err(error) if self.streaming && (error.code == 400 || error.code == 422) => {
+                    tracing::info!(kind = T::KIND, %error, "the server has no streaming lists; listing in pages");
+                    self.streaming = false;
+                }
                 Err(error) => {
-                    if self.streaming
-                        && (400..500).contains(&error.code)
-                        && !error.is_overload()
-                        && !error.is_expired()
-                        && error.code != 401
-                        && error.code != 403
-                    {
-                        tracing::info!(kind = T::KIND, %error, "the server has no streaming lists; listing in pages");
-                        self.streaming = false;
-                        continue;
-                    }
-                    let pause = backoff(failures);
-                    failures = failures.saturating_add(1);
                     let hint = hint(&error);
-                    tracing::warn!(kind = T::KIND, code = error.code, %error, retry_in = ?pause, "cannot list or watch{hint}");
-                    tokio::time::sleep(pause).await;
+                    tracing::warn!(kind = T::KIND, code = error.code, %error, "cannot list or watch{hint}");
+                    self.wait(&mut failures).await;
                 }
             }
             self.metrics.count_watch_restart(T::KIND);
         }
     }
 
-    async fn list_and_watch(&self, failures: &mut u32) -> Result<(), CallError> {
+    async fn wait(&self, failures: &mut u32) {
+        let pause = backoff(*failures);
+        *failures = failures.saturating_add(1);
+        tokio::time::sleep(pause).await;
+    }
+
+    /// Follows changes until a fresh list is needed; how long that was.
+    async fn list_and_watch(&self, failures: &mut u32) -> Result<Duration, CallError> {
+        let started = Instant::now();
+        let list = self.store.list_begins();
         let mut version = if self.streaming {
             // A streaming list is the beginning of a watch.
-            match self.watch(None).await? {
-                (End::Relist, _) => return Ok(()),
+            match self.watch(None, list).await? {
+                (End::Relist, _) => return Ok(started.elapsed()),
                 (End::Resume, version) => version,
             }
         } else {
-            self.list().await?
+            self.list(list).await?
         };
-        *failures = 0;
         loop {
-            match self.watch(Some(version)).await? {
-                (End::Relist, _) => return Ok(()),
+            let opened = Instant::now();
+            match self.watch(Some(version), list).await? {
+                (End::Relist, _) => return Ok(started.elapsed()),
                 (End::Resume, last) => version = last,
             }
             self.metrics.count_watch_restart(T::KIND);
+            // A watch that ends as soon as it is opened would otherwise be opened in a hot loop.
+            if opened.elapsed() >= SHORT {
+                *failures = 0;
+            } else {
+                self.wait(failures).await;
+            }
         }
     }
 
-    async fn list(&self) -> Result<u64, CallError> {
+    async fn list(&self, list: u64) -> Result<u64, CallError> {
         let (mut fresh, mut token) = (HashMap::new(), String::new());
         loop {
             let token_query = if token.is_empty() { String::new() } else { format!("&continue={token}") };
@@ -174,14 +185,14 @@ impl<T: Kept> Informer<T> {
             token = page.metadata.r#continue;
             if token.is_empty() {
                 let version = page.metadata.resource_version.parse().unwrap_or_default();
-                self.replace(fresh, version);
+                self.replace(fresh, version, list);
                 return Ok(version);
             }
         }
     }
 
     /// Follows changes from `version`; without one, a streaming list comes first.
-    async fn watch(&self, version: Option<u64>) -> Result<(End, u64), CallError> {
+    async fn watch(&self, version: Option<u64>, list: u64) -> Result<(End, u64), CallError> {
         let jitter = rand::rng().random_range(0..WATCH_SECONDS / 5);
         let start = version.map_or_else(
             || "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan".to_owned(),
@@ -201,7 +212,7 @@ impl<T: Kept> Informer<T> {
             line.clear();
             let read = tokio::select! {
                 read = tokio::time::timeout(SILENCE, lines.read_until(b'\n', &mut line)) => read,
-                () = self.store.fresh_list_wanted() => return Ok((End::Relist, version)),
+                () = self.store.fresh_list_wanted(), if initial.is_none() => return Ok((End::Relist, version)),
             };
             match read {
                 Ok(Ok(bytes)) if bytes > 0 => {}
@@ -214,7 +225,7 @@ impl<T: Kept> Informer<T> {
                 Step::Seen(seen) => version = version.max(seen),
                 Step::Listed(seen) => {
                     version = seen;
-                    self.replace(initial.take().unwrap_or_default(), seen);
+                    self.replace(initial.take().unwrap_or_default(), seen, list);
                 }
                 Step::Expired => return Ok((End::Relist, version)),
             }
@@ -287,8 +298,8 @@ impl<T: Kept> Informer<T> {
         (self.changed)(&change);
     }
 
-    fn replace(&self, fresh: HashMap<Key, T>, version: u64) {
-        let changes = self.store.replace(fresh, version);
+    fn replace(&self, fresh: HashMap<Key, T>, version: u64, list: u64) {
+        let changes = self.store.replace(fresh, version, list);
         self.metrics.set_cached(T::KIND, self.store.len());
         changes.iter().for_each(|change| (self.changed)(change));
         tracing::debug!(kind = T::KIND, objects = self.store.len(), version, "listed");

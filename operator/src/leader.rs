@@ -57,11 +57,15 @@ impl Leadership {
         *self.until.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = until;
     }
 
+    /// Until when writes are allowed.
+    fn until(&self) -> Option<Instant> {
+        *self.until.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
     /// Asked before every write.
     #[must_use]
     pub fn may_write(&self) -> bool {
-        let until = *self.until.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        until.is_some_and(|until| Instant::now() < until)
+        self.until().is_some_and(|until| Instant::now() < until)
     }
 }
 
@@ -143,12 +147,15 @@ impl Election {
     /// Keeps the lease; returns when it is lost.
     pub async fn lost(&mut self) {
         let times = self.candidate.times;
-        let mut deadline = Instant::now() + times.renew;
         loop {
             tokio::time::sleep(times.retry).await;
+            // The term ends when writes are no longer allowed, neither sooner nor later.
+            let deadline = self.leadership.until().unwrap_or_else(Instant::now);
             let attempt = tokio::time::timeout_at(deadline, self.attempt()).await;
             match attempt {
-                Ok(Ok(true)) => deadline = Instant::now() + times.renew,
+                Ok(Ok(true)) => continue,
+                // Somebody else wrote the lease; only one who took it ends the term.
+                Ok(Ok(false)) if self.seen.as_ref().is_some_and(|(spec, _)| spec.is_held_by(&self.candidate.identity)) => {}
                 Ok(Ok(false)) => {
                     tracing::warn!("another process took the lease");
                     break;
@@ -243,7 +250,7 @@ impl Election {
         let now = now();
         LeaseSpec {
             holder_identity: Some(self.candidate.identity.clone()),
-            lease_duration_seconds: Some(self.candidate.times.lease.as_secs().max(1)),
+            lease_duration_seconds: Some(self.candidate.times.lease.as_secs_f64().ceil().max(1.0) as u64),
             acquire_time: Some(acquired.unwrap_or_else(|| now.clone())),
             renew_time: Some(now),
             lease_transitions: Some(transitions),

@@ -178,6 +178,11 @@ async fn lead(
         metrics.set_leading(true);
         let term = term(cli, server, metrics, &leadership, synced);
         let lost = async { if cli.leader_elect { election.lost().await } else { std::future::pending().await } };
+        let term = async {
+            term.await;
+            // A term that ends by itself has failed; the next one must not follow in a hot loop.
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        };
         let stopped = tokio::select! {
             () = term => false,
             () = lost => false,
@@ -185,7 +190,7 @@ async fn lead(
         };
         leading.send_replace(false);
         synced.send_replace(false);
-        metrics.set_leading(false);
+        metrics.end_term();
         if stopped {
             tracing::info!("stopping");
             if cli.leader_elect {

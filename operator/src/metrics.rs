@@ -147,6 +147,14 @@ impl Metrics {
         self.leading.set(i64::from(leading));
     }
 
+    /// What one leader knew is not true of a process that stands by.
+    pub fn end_term(&self) {
+        self.set_leading(false);
+        self.workloads.clear();
+        self.cached.clear();
+        self.queue_depth.clear();
+    }
+
     pub(crate) fn write_started(&self) {
         self.writes.inc();
     }

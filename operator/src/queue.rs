@@ -14,6 +14,9 @@ use crate::store::Key;
 /// After the first failure, and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
+/// How soon an object whose writes have not been seen is looked at again.
+const UNSETTLED: Duration = Duration::from_millis(20);
+
 /// A queue of objects of one kind.
 #[derive(Debug)]
 pub struct Queue {
@@ -42,6 +45,8 @@ pub enum Outcome {
     Done { pause: Duration },
     /// It failed; again later, each time a little later.
     Failed,
+    /// The caches have not seen its last writes; again soon, and nothing is known about its success.
+    Unsettled,
     /// The object is gone.
     Gone,
 }
@@ -140,7 +145,13 @@ impl Queue {
                 let pause = backoff(*failures);
                 *failures = failures.saturating_add(1);
                 state.not_before.insert(key.clone(), now + pause);
-                state.due.entry(key.clone()).or_insert(now);
+                // A later wish must not put the retry off.
+                let due = state.due.entry(key.clone()).or_insert(now);
+                *due = (*due).min(now);
+            }
+            Outcome::Unsettled => {
+                let due = state.due.entry(key.clone()).or_insert(now + UNSETTLED);
+                *due = (*due).max(now + UNSETTLED);
             }
             Outcome::Gone => {
                 state.failures.remove(key);
@@ -253,6 +264,35 @@ mod tests {
         let before = Instant::now();
         queue.next().await;
         assert!(before.elapsed() >= Duration::from_millis(49), "{:?}", before.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_retried_soon_whatever_was_wished_for_later() {
+        let queue = queue();
+        queue.add(key("a"));
+        queue.next().await;
+        queue.add_at(key("a"), Instant::now() + Duration::from_secs(300));
+        queue.done(&key("a"), Outcome::Failed);
+        let before = Instant::now();
+        queue.next().await;
+        assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_for_the_caches_does_not_count_as_success() {
+        let queue = queue();
+        queue.add(key("a"));
+        for _ in 0..8 {
+            queue.next().await;
+            queue.done(&key("a"), Outcome::Failed);
+        }
+        queue.next().await;
+        queue.done(&key("a"), Outcome::Unsettled);
+        queue.next().await;
+        queue.done(&key("a"), Outcome::Failed);
+        let before = Instant::now();
+        queue.next().await;
+        assert!(before.elapsed() > Duration::from_secs(10), "{:?}", before.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

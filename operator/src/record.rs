@@ -48,23 +48,28 @@ impl Recorder {
     }
 
     /// Writes the difference between two states of an object's status.
-    pub async fn record(&self, key: &Key, path: &str, uid: &str, before: &Value, after: &Value) -> Result<Recorded, CallError> {
+    ///
+    /// `version` is the object's that was looked at: another one of that name, or a newer one, gets a status of its own.
+    pub async fn record(&self, key: &Key, path: &str, version: &str, before: &Value, after: &Value) -> Result<Recorded, CallError> {
         let difference = difference(before, after);
-        if difference.is_empty() || !self.leadership.may_write() {
+        if difference.is_empty() {
             return Ok(Recorded::Same);
+        }
+        if !self.leadership.may_write() {
+            return Ok(Recorded::Later(Instant::now() + GAP));
         }
         let due = self.last().get(key).map(|last| *last + GAP);
         if let Some(due) = due.filter(|due| *due > Instant::now() && !is_urgent(before, after)) {
             return Ok(Recorded::Later(due));
         }
-        let patch = json!({ "metadata": { "uid": uid }, "status": difference });
+        let patch = json!({ "metadata": { "resourceVersion": version }, "status": difference });
         let written = self.server.patch(&format!("{path}/status"), Patch::Merge, &patch).await;
         match written {
             Ok(written) => {
                 self.last().insert(key.clone(), Instant::now());
                 Ok(Recorded::Written(written.metadata.version()))
             }
-            // The object is gone, or is another one.
+            // The object is gone, or has changed: the change brings the next pass.
             Err(error) if error.is_not_found() || error.is_conflict() => Ok(Recorded::Same),
             Err(error) => Err(error),
         }

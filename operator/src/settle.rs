@@ -52,6 +52,8 @@ pub struct Writes {
     pub pods: Expected,
     /// Of its revisions.
     pub revisions: Expected,
+    /// A write got no answer: only a fresh list tells whether it was done.
+    pub unknown: bool,
 }
 
 impl Writes {
@@ -93,12 +95,16 @@ impl Settle {
         known.object.join(writes.object);
         known.pods.join(writes.pods);
         known.revisions.join(writes.revisions);
+        known.unknown |= writes.unknown;
     }
 
     /// Whether the cache has seen every write for the object, as far as `is_met` can tell.
     pub fn check(&self, key: &Key, is_met: impl Fn(&Writes) -> bool) -> Settled {
         let mut open = self.open();
         let Some((writes, since)) = open.get(key) else { return Settled::Yes };
+        if writes.unknown {
+            return Settled::Overdue;
+        }
         if is_met(writes) {
             open.remove(key);
             return Settled::Yes;
@@ -109,8 +115,48 @@ impl Settle {
         Settled::Overdue
     }
 
-    /// The next fresh list stands for everything that was written so far.
+    /// A list that began after the last write has been seen: whatever it shows is what was done.
     pub fn forget(&self, key: &Key) {
         self.open().remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> Key {
+        Key { namespace: "play".to_owned(), name: "game".to_owned() }
+    }
+
+    fn wrote(version: u64) -> Writes {
+        Writes { pods: Expected { version, ..Expected::default() }, ..Writes::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_waits_for_its_newest_write() {
+        let settle = Settle::default();
+        settle.expect(&key(), wrote(7));
+        settle.expect(&key(), wrote(5));
+        assert_eq!(settle.check(&key(), |writes| writes.pods.version <= 6), Settled::No);
+        assert_eq!(settle.check(&key(), |writes| writes.pods.version <= 7), Settled::Yes);
+        assert_eq!(settle.check(&key(), |_| false), Settled::Yes, "nothing is expected any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_is_never_seen_does_not_freeze_the_object() {
+        let settle = Settle::default();
+        settle.expect(&key(), wrote(7));
+        tokio::time::advance(PATIENCE).await;
+        assert_eq!(settle.check(&key(), |_| false), Settled::Overdue);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_without_an_answer_needs_a_fresh_list() {
+        let settle = Settle::default();
+        settle.expect(&key(), Writes { unknown: true, ..Writes::default() });
+        assert_eq!(settle.check(&key(), |_| true), Settled::Overdue);
+        settle.forget(&key());
+        assert_eq!(settle.check(&key(), |_| true), Settled::Yes);
     }
 }

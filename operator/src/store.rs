@@ -1,6 +1,7 @@
 //! What the informers have seen, found by key or by index.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
 use tokio::sync::watch;
@@ -74,7 +75,9 @@ pub struct Store<T> {
     inner: RwLock<Inner<T>>,
     /// Everything up to this version has been seen.
     progress: watch::Sender<u64>,
-    /// How many complete lists were taken.
+    /// How many lists were begun.
+    begun: AtomicU64,
+    /// The number of the last list that was completed.
     lists: watch::Sender<u64>,
     relist: tokio::sync::Notify,
 }
@@ -82,7 +85,13 @@ pub struct Store<T> {
 impl<T: Kept> Default for Store<T> {
     fn default() -> Self {
         let inner = RwLock::new(Inner { objects: HashMap::new(), indexed: HashMap::new() });
-        Self { inner, progress: watch::Sender::new(0), lists: watch::Sender::new(0), relist: tokio::sync::Notify::new() }
+        Self {
+            inner,
+            progress: watch::Sender::new(0),
+            begun: AtomicU64::new(0),
+            lists: watch::Sender::new(0),
+            relist: tokio::sync::Notify::new(),
+        }
     }
 }
 
@@ -133,12 +142,16 @@ impl<T: Kept> Store<T> {
         let _ = self.lists.subscribe().wait_for(|lists| *lists > 0).await;
     }
 
-    /// Asks the informer for a fresh list and returns when it is here.
+    /// Asks the informer for a fresh list and returns when one is here that began after the asking.
     pub async fn refresh(&self) {
-        let mut lists = self.lists.subscribe();
-        let before = *lists.borrow_and_update();
+        let next = self.begun.load(Ordering::SeqCst) + 1;
         self.relist.notify_one();
-        let _ = lists.wait_for(|lists| *lists > before).await;
+        let _ = self.lists.subscribe().wait_for(|lists| *lists >= next).await;
+    }
+
+    /// A list begins; its number.
+    pub(crate) fn list_begins(&self) -> u64 {
+        self.begun.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     pub(crate) async fn fresh_list_wanted(&self) {
@@ -162,7 +175,7 @@ impl<T: Kept> Store<T> {
     }
 
     /// Puts a complete list in place of everything. Objects that are no longer there are changes too.
-    pub(crate) fn replace(&self, fresh: HashMap<Key, T>, version: u64) -> Vec<Change<T>> {
+    pub(crate) fn replace(&self, fresh: HashMap<Key, T>, version: u64, list: u64) -> Vec<Change<T>> {
         let mut inner = self.inner.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         let gone: Vec<Key> = inner.objects.keys().filter(|key| !fresh.contains_key(*key)).cloned().collect();
         let mut changes: Vec<Change<T>> = gone.iter().map(|key| Change { old: inner.put(key, None), new: None }).collect();
@@ -176,7 +189,7 @@ impl<T: Kept> Store<T> {
         drop(inner);
         // A list is the truth, even where an older server answers with an older version.
         self.progress.send_modify(|progress| *progress = version.max(*progress));
-        self.lists.send_modify(|lists| *lists += 1);
+        self.lists.send_modify(|lists| *lists = list);
         changes
     }
 }
@@ -269,8 +282,8 @@ mod tests {
     fn a_list_reports_what_vanished_and_what_changed_and_nothing_else() {
         let store = Store::default();
         let list = |things: Vec<Thing>| things.into_iter().map(|thing| (thing.key(), thing)).collect::<HashMap<_, _>>();
-        store.replace(list(vec![thing("same", "x", 1), thing("older", "x", 2), thing("gone", "x", 3)]), 5);
-        let changes = store.replace(list(vec![thing("same", "x", 1), thing("older", "x", 7), thing("new", "x", 8)]), 9);
+        store.replace(list(vec![thing("same", "x", 1), thing("older", "x", 2), thing("gone", "x", 3)]), 5, 1);
+        let changes = store.replace(list(vec![thing("same", "x", 1), thing("older", "x", 7), thing("new", "x", 8)]), 9, 2);
         let mut seen: Vec<_> =
             changes.iter().map(|change| (change.old.as_ref().map(|old| old.name), change.new.as_ref().map(|new| new.name))).collect();
         seen.sort_unstable();

@@ -128,6 +128,7 @@ pub fn canonical(template: &Value) -> Value {
     }
     if let Some(spec) = meaning.get_mut("spec").and_then(Value::as_object_mut) {
         POD_DEFAULTS.iter().for_each(|(key, value)| drop_if(spec, key, &parsed(value)));
+        spec.get_mut("volumes").and_then(Value::as_array_mut).into_iter().flatten().for_each(forget_volume_defaults);
         for list in ["containers", "initContainers"] {
             let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
             containers.filter_map(Value::as_object_mut).for_each(forget_container_defaults);
@@ -165,7 +166,74 @@ const CONTAINER_DEFAULTS: &[(&str, &str)] = &[
 const PROBE_DEFAULTS: &[(&str, &str)] =
     &[("timeoutSeconds", "1"), ("periodSeconds", "10"), ("successThreshold", "1"), ("failureThreshold", "3"), ("initialDelaySeconds", "0")];
 
+const VOLUME_DEFAULTS: &[(&str, &str, &str)] = &[
+    ("/configMap", "defaultMode", "420"),
+    ("/secret", "defaultMode", "420"),
+    ("/projected", "defaultMode", "420"),
+    ("/downwardAPI", "defaultMode", "420"),
+    ("/hostPath", "type", "\"\""),
+];
+
+fn forget_volume_defaults(volume: &mut Value) {
+    for (place, key, value) in VOLUME_DEFAULTS {
+        if let Some(source) = volume.pointer_mut(place).and_then(Value::as_object_mut) {
+            drop_if(source, key, &parsed(value));
+        }
+    }
+    if let Some(limit) = volume.pointer_mut("/emptyDir/sizeLimit") {
+        same_quantity(limit);
+    }
+}
+
+/// Writes a quantity so that 1, "1" and "1000m" are the same. What cannot be read stays as it is.
+fn same_quantity(value: &mut Value) {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    if let Some(nanos) = quantity(&text) {
+        *value = json!(format!("{nanos}n"));
+    }
+}
+
+/// A quantity in billionths.
+fn quantity(text: &str) -> Option<i128> {
+    const UNITS: [(&str, i128); 16] = [
+        ("Ki", 1 << 10),
+        ("Mi", 1 << 20),
+        ("Gi", 1 << 30),
+        ("Ti", 1 << 40),
+        ("Pi", 1 << 50),
+        ("Ei", 1 << 60),
+        ("k", 1_000),
+        ("M", 1_000_000),
+        ("G", 1_000_000_000),
+        ("T", 1_000_000_000_000),
+        ("P", 1_000_000_000_000_000),
+        ("E", 1_000_000_000_000_000_000),
+        ("n", -1_000_000_000),
+        ("u", -1_000_000),
+        ("m", -1_000),
+        ("", 1),
+    ];
+    let (digits, unit) = UNITS.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)))?;
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    if fraction.len() > 9 || fraction.contains(['-', '+']) {
+        return None;
+    }
+    let scale = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let number: i128 = format!("{whole}{fraction}").parse().ok()?;
+    let nanos = number.checked_mul(1_000_000_000)?;
+    if unit > 0 { Some(nanos.checked_mul(unit)? / scale) } else { Some(nanos / scale / -unit) }
+}
+
 fn forget_container_defaults(container: &mut Map<String, Value>) {
+    for kind in ["/limits", "/requests"] {
+        let amounts = container.get_mut("resources").and_then(|resources| resources.pointer_mut(kind));
+        amounts.and_then(Value::as_object_mut).into_iter().flatten().for_each(|(_, amount)| same_quantity(amount));
+    }
+    for variable in container.get_mut("env").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(field) = variable.pointer_mut("/valueFrom/fieldRef").and_then(Value::as_object_mut) {
+            drop_if(field, "apiVersion", &json!("v1"));
+        }
+    }
     CONTAINER_DEFAULTS.iter().for_each(|(key, value)| drop_if(container, key, &parsed(value)));
     let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
     let tag = image.rsplit('/').next().and_then(|last| last.split_once(':')).map_or("latest", |(_, tag)| tag);
@@ -246,6 +314,21 @@ mod tests {
             },
         });
         assert_eq!(canonical(&written), canonical(&image("game:1")));
+    }
+
+    #[test]
+    fn quantities_are_compared_by_their_amount() {
+        for (one, other) in [
+            (json!(1), json!("1000m")),
+            (json!("1"), json!("1.0")),
+            (json!(0.5), json!("500m")),
+            (json!("1Gi"), json!("1024Mi")),
+            (json!("2k"), json!("2000")),
+        ] {
+            let with = |amount: &Value| json!({ "spec": { "containers": [{ "name": "game", "image": "game:1", "resources": { "limits": { "cpu": amount } } }] } });
+            assert_eq!(canonical(&with(&one)), canonical(&with(&other)), "{one} and {other}");
+            assert_ne!(canonical(&with(&one)), canonical(&with(&json!("3"))), "{one} and 3");
+        }
     }
 
     #[test]

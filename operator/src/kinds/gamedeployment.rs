@@ -131,11 +131,24 @@ impl Workload for GameDeployments {
             uid: seen.object.metadata.uid.clone().unwrap_or_default(),
         };
         let path = format!("/apis/tkex.tencent.com/v1alpha1/namespaces/{}/gamedeployments/{}", key.namespace, key.name);
-        Some(Pass { owner, path, before: seen.object.status.clone(), plan: gamedeployment::decide(&seen, now), pods: seen.pods.len() })
+        let version = seen.object.metadata.resource_version.clone().unwrap_or_default();
+        Some(Pass {
+            owner,
+            path,
+            version,
+            before: seen.object.status.clone(),
+            plan: gamedeployment::decide(&seen, now),
+            pods: seen.pods.len(),
+        })
     }
 
-    fn with_trouble(status: GameDeploymentStatus, failure: &Failure, now: Timestamp) -> GameDeploymentStatus {
-        gamedeployment::with_trouble(status, failure.reason, &failure.message, now)
+    fn with_trouble(
+        status: GameDeploymentStatus,
+        before: Option<&GameDeploymentStatus>,
+        failure: &Failure,
+        now: Timestamp,
+    ) -> GameDeploymentStatus {
+        gamedeployment::with_trouble(status, before, failure.reason, &failure.message, now)
     }
 
     fn is_met(&self, writes: &Writes) -> bool {

@@ -53,7 +53,9 @@ pub fn decide(seen: &Observed, now: Now) -> Plan<GameDeploymentStatus> {
     };
     let limit = usize::try_from(seen.object.spec.revision_history_limit).unwrap_or_default();
     let forgotten = revision::superfluous(&seen.revisions, limit, needed);
-    let steps = [situation.claims.clone(), situation.revision_actions.clone(), moves.deletions, moves.creations, forgotten];
+    let (claims, revisions) = (situation.claims.clone(), situation.revision_actions.clone());
+    // What is missing comes before anything goes; what only tidies up comes last, so that a refusal there holds nothing up.
+    let steps = [claims, revisions, moves.missing, moves.deletions, moves.successors, moves.ended, forgotten];
     let steps: Vec<Vec<Action>> = steps.into_iter().filter(|step| !step.is_empty()).collect();
     Plan { steps, status, holds, wake: situation.wake() }
 }

@@ -16,8 +16,13 @@ const SLICE: usize = 500;
 
 #[derive(Debug, Default)]
 pub(super) struct Moves {
+    /// Pods that are missing already.
+    pub(super) missing: Vec<Action>,
     pub(super) deletions: Vec<Action>,
-    pub(super) creations: Vec<Action>,
+    /// Pods for which the deletions make room.
+    pub(super) successors: Vec<Action>,
+    /// Pods that ended and fill no place any more.
+    pub(super) ended: Vec<Action>,
     pub(super) holds: Vec<Hold>,
 }
 
@@ -36,12 +41,20 @@ struct Remaining<'s, 'a> {
 impl Moves {
     pub(super) fn of(situation: &Situation) -> Self {
         let mut remaining = Remaining::of(situation);
+        let surge = situation.limits.max_surge.min(remaining.to_replace());
+        let already_missing = (situation.replicas + surge).saturating_sub(remaining.pods.len());
         remaining.scale_in();
         let waiting = remaining.replace();
-        let creations = remaining.creations(waiting);
-        let mut deletions: Vec<Action> = situation.ended.iter().take(SLICE).map(|pod| delete(pod, DeleteReason::Ended)).collect();
-        deletions.append(&mut remaining.deletions);
-        Self { holds: remaining.holds(waiting), deletions, creations }
+        let mut missing = remaining.creations(waiting);
+        let successors = missing.split_off(already_missing.min(missing.len()));
+        let ended = situation.ended.iter().take(SLICE).map(|pod| delete(pod, DeleteReason::Ended)).collect();
+        let holds = remaining.holds(waiting);
+        Self { missing, deletions: remaining.deletions, successors, ended, holds }
+    }
+
+    /// Whether anything is to be done.
+    pub(super) fn is_empty(&self) -> bool {
+        [&self.missing, &self.deletions, &self.successors, &self.ended].iter().all(|actions| actions.is_empty())
     }
 }
 

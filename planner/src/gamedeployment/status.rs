@@ -33,10 +33,21 @@ pub(super) fn deleting(seen: &Observed, situation: &Situation) -> GameDeployment
     status
 }
 
-/// Adds to a status that the last plan could not be carried out.
+/// Adds to a status that the plan could not be carried out. `before` is the status so far, which knows since when that is so.
 #[must_use]
-pub fn with_trouble(mut status: GameDeploymentStatus, reason: &'static str, message: &str, now: Now) -> GameDeploymentStatus {
+pub fn with_trouble(
+    mut status: GameDeploymentStatus,
+    before: Option<&GameDeploymentStatus>,
+    reason: &'static str,
+    message: &str,
+    now: Now,
+) -> GameDeploymentStatus {
     let generation = status.observed_generation;
+    let degraded = |one: &&Condition| one.type_ == kind::DEGRADED;
+    if let Some(known) = before.and_then(|before| before.conditions.iter().find(degraded)) {
+        status.conditions.retain(|one| one.type_ != kind::DEGRADED);
+        status.conditions.push(known.clone());
+    }
     condition::set(&mut status.conditions, kind::DEGRADED, Verdict::yes(reason, message), generation, now);
     status
 }
@@ -55,7 +66,7 @@ fn counted(seen: &Observed, situation: &Situation) -> GameDeploymentStatus {
         updated_replicas: count(&updated),
         updated_ready_replicas: count(&|pod| updated(pod) && pod.is_ready()),
         update_revision: situation.update.name.clone(),
-        current_revision: if complete { situation.update.name.clone() } else { situation.current.name.clone() },
+        current_revision: if complete && situation.stop.is_none() { situation.update.name.clone() } else { situation.current.name.clone() },
         collision_count: Some(situation.collisions),
         label_selector: situation.spec.selector.to_string(),
         conditions: known(&before.conditions),
@@ -80,12 +91,10 @@ fn progressing(situation: &Situation, moves: &Moves) -> Verdict {
     let settled = active().count() == replicas && available == replicas && situation.ended.is_empty();
     let stopped = moves.holds.iter().find_map(|hold| standstill(hold));
     let numbers = format!("{updated} of {replicas} pods are updated, {available} available");
-    if let Some(reason) =
-        stopped.filter(|_| settled || moves.deletions.is_empty() && moves.creations.is_empty() && active().count() >= replicas)
-    {
+    if let Some(reason) = stopped.filter(|_| settled || moves.is_empty() && active().count() >= replicas) {
         return Verdict::no(reason, say(numbers));
     }
-    if !settled || situation.rolls() && moves.deletions.iter().chain(&moves.creations).next().is_some() {
+    if !settled || situation.rolls() && !moves.is_empty() {
         let rolling = outdated > 0 && situation.rolls();
         return Verdict::yes(if rolling { reason::ROLLING_OUT } else { reason::SCALING }, say(numbers));
     }

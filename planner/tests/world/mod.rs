@@ -89,11 +89,16 @@ impl World {
         self.pods.values().filter(|pod| !pod.deleting).count()
     }
 
+    /// Whether the pod fills a place: it serves or may come to serve, or ended so soon that its successor has to wait.
+    pub(crate) fn fills(&self, pod: &PodFacts) -> bool {
+        !pod.deleting && !(pod.has_ended() && self.now.duration_since(pod.created).as_secs() >= 10)
+    }
+
     /// Pods on a revision that are there to stay.
     pub(crate) fn on_revision(&self, revision: &str) -> usize {
         let named =
             |pod: &PodFacts| self.game.spec.scale_strategy.as_ref().is_some_and(|strategy| strategy.pods_to_delete.contains(&pod.name));
-        self.ours().filter(|pod| !pod.deleting && !named(pod) && pod.revision() == Some(revision)).count()
+        self.ours().filter(|pod| self.fills(pod) && !named(pod) && pod.revision() == Some(revision)).count()
     }
 
     /// Changes the spec as a user would.
