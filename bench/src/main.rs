@@ -4,6 +4,7 @@ mod audit;
 mod pods;
 mod process;
 mod raw;
+mod reconcile;
 mod workload;
 
 use std::path::PathBuf;
@@ -27,6 +28,9 @@ struct Cli {
     /// Requests of the plain client under way at once
     #[arg(long, default_value_t = 32)]
     workers: usize,
+    /// Measure only what one look at one object costs, without a cluster
+    #[arg(long)]
+    reconcile_only: bool,
     /// Write the table to this file too
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -38,6 +42,12 @@ struct Cli {
 #[tokio::main]
 async fn main() -> Result<()> {
     let cli = Cli::parse();
+    let cost = reconcile::table()?;
+    cost.iter().for_each(|line| println!("{line}"));
+    if cli.reconcile_only {
+        return Ok(());
+    }
+    println!();
     let started = Instant::now();
     let options = Options { fake_nodes: cli.nodes, kube: cli.kube, audit: true, progress: Progress::to_stderr(), ..Options::default() };
     let cluster = Cluster::start(&options).await?;
@@ -66,7 +76,7 @@ async fn main() -> Result<()> {
         }
     }
     if let Some(file) = &cli.save {
-        std::fs::write(file, document(&lines))?;
+        std::fs::write(file, document(&lines, &cost))?;
     }
     Ok(())
 }
@@ -96,9 +106,10 @@ fn row(contender: &Contender, count: usize, yardstick: f64, result: &Costs) -> S
     )
 }
 
-fn document(lines: &[String]) -> String {
+fn document(lines: &[String], cost: &[String]) -> String {
     format!(
-        "# Benchmarks\n\nWritten by `make bench SAVE=1`: one run, one API server, fake nodes, everything on one machine. Compare ratios, not seconds.\n\n{}\n",
-        lines.join("\n")
+        "# Benchmarks\n\nWritten by `make bench SAVE=1`: one run, one API server, fake nodes, everything on one machine. Compare ratios, not seconds.\n\n{}\n\nOne look at one object (observe and decide), without a cluster:\n\n{}\n",
+        lines.join("\n"),
+        cost.join("\n")
     )
 }

@@ -1,6 +1,8 @@
 //! Leaders that die, watches that break, servers that stall: everything goes on by itself.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,13 +10,15 @@ use anyhow::{Context, Result, ensure};
 use e2e::{Game, Proxy, Scene, Suite, manifest, run, watch_pods};
 use localkube::{Cluster, OperatorOptions};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     suite.alone("outage::the_other_replica_finishes_when_the_leader_dies", the_other_replica_finishes_when_the_leader_dies);
     suite.alone("outage::sigterm_hands_the_lease_over_at_once", sigterm_hands_the_lease_over_at_once);
     suite.alone("outage::a_broken_watch_or_an_overloaded_server_is_got_over", a_broken_watch_or_an_overloaded_server_is_got_over);
     suite.alone("outage::a_stalled_database_is_got_over", a_stalled_database_is_got_over);
+    suite.alone("outage::a_restarted_api_server_is_got_over", a_restarted_api_server_is_got_over);
+    suite.alone("outage::a_dead_server_and_a_bad_token_are_told_and_waited_for", a_dead_server_and_a_bad_token_are_told_and_waited_for);
     suite.alone("outage::an_operator_without_rights_or_crds_says_so_and_waits", an_operator_without_rights_or_crds_says_so_and_waits);
 }
 
@@ -134,6 +138,57 @@ async fn a_stalled_database_is_got_over(suite: Arc<Suite>) -> Result<()> {
     let seen = seen();
     ensure!(seen.most == 24 && seen.fewest_ready >= 21, "{} pods at once, {} ready", seen.most, seen.fewest_ready);
     Game::expect_counts(&status, 24, 24, 24)
+}
+
+/// Kills the API server and, after a while, starts it again as it was. Watches that go on from before are too old for it.
+async fn restart_api_server(cluster: &Cluster) -> Result<tokio::process::Child> {
+    let pid = std::fs::read_to_string(cluster.folder().join("kube-apiserver.pid"))?;
+    let line = std::fs::read(format!("/proc/{}/cmdline", pid.trim()))?;
+    let words: Vec<&std::ffi::OsStr> = line.split(|byte| *byte == 0).filter(|word| !word.is_empty()).map(OsStrExt::from_bytes).collect();
+    let (program, arguments) = words.split_first().context("an empty command line")?;
+    signal(cluster, "kube-apiserver.pid", Signal::KILL)?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let mut command = tokio::process::Command::new(program);
+    let log = std::fs::File::create(cluster.folder().join("logs/kube-apiserver-again.log"))?;
+    command.args(arguments).env(localkube::process::MARK, cluster.folder()).stdout(Stdio::null()).stderr(log);
+    Ok(command.kill_on_drop(true).spawn()?)
+}
+
+async fn a_restarted_api_server_is_got_over(suite: Arc<Suite>) -> Result<()> {
+    let cluster = suite.own_cluster().await?;
+    let _operators = cluster.start_operators(&quick(2)).await?;
+    let scene = Arc::new(Scene::open(Arc::clone(&cluster), "restart").await?);
+    let game = slow_game(&scene).await?;
+    game.set_image("game:2").await?;
+    game.until("under way", |status| status["updatedReadyReplicas"].as_i64() >= Some(3)).await?;
+    let _server = restart_api_server(&cluster).await?;
+    let status = game.until_rest("Complete").await?;
+    Game::expect_counts(&status, 24, 24, 24)?;
+    ensure!(game.pods().await?.len() == 24, "{} pods", game.pods().await?.len());
+    Ok(())
+}
+
+async fn a_dead_server_and_a_bad_token_are_told_and_waited_for(suite: Arc<Suite>) -> Result<()> {
+    let cluster = suite.own_cluster().await?;
+    let good = std::fs::read_to_string(cluster.service_account_kubeconfig("bcs-system", "gameplane").await?)?;
+    let good: Value = serde_json::from_str(&good)?;
+    let (mut bad_token, mut dead) = (good.clone(), good);
+    bad_token["users"][0]["user"]["token"] = json!("expired");
+    dead["clusters"][0]["cluster"]["server"] = json!("https://127.0.0.1:1");
+    for (name, content, words) in [("bad-token", bad_token, "the token is not valid"), ("dead", dead, "Connection refused")] {
+        let file = cluster.folder().join(format!("{name}.kubeconfig"));
+        std::fs::write(&file, content.to_string())?;
+        let options = OperatorOptions { args: vec!["--leader-elect=false".into()], kubeconfig: Some(file), ..OperatorOptions::default() };
+        let operators = cluster.start_operators(&options).await?;
+        crate::cleanup::eventually("it is not told", || log(&cluster, "operator-1.log").contains(words))
+            .await
+            .with_context(|| name.to_owned())?;
+        // It is still the same process after several tries.
+        crate::cleanup::eventually("it is not tried again", || log(&cluster, "operator-1.log").matches(words).count() >= 6).await?;
+        ensure!(!cluster.folder().join("logs/operator-1.previous.log").exists(), "it died: {name}");
+        operators.stop().await;
+    }
+    Ok(())
 }
 
 async fn an_operator_without_rights_or_crds_says_so_and_waits(suite: Arc<Suite>) -> Result<()> {
