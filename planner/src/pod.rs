@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::names::{INSTANCE_ID_LABEL, REVISION_LABEL};
+use api::names::REVISION_LABEL;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -60,12 +60,6 @@ impl PodFacts {
     #[must_use]
     pub fn revision(&self) -> Option<&str> {
         self.labels.get(REVISION_LABEL).map(String::as_str)
-    }
-
-    /// The characters at the end of its name.
-    #[must_use]
-    pub fn instance_id(&self) -> Option<&str> {
-        self.labels.get(INSTANCE_ID_LABEL).map(String::as_str)
     }
 
     /// Whether all its containers ended for good.

@@ -187,7 +187,7 @@ mod tests {
             "metadata": {
                 "name": "game-b7xkq", "namespace": "play", "uid": "u", "resourceVersion": "42", "creationTimestamp": "2026-11-15T10:00:00Z",
                 "labels": { "app": "game", "controller-revision-hash": "game-1" },
-                "annotations": { "controller.kubernetes.io/pod-deletion-cost": "-5", "other": "x" },
+                "annotations": { api::names::DELETION_COST_ANNOTATION: "-5", "other": "x" },
                 "ownerReferences": [{ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "game", "uid": "o", "controller": true }],
                 "managedFields": [{ "fieldsV1": {} }],
             },

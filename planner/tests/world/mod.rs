@@ -91,7 +91,7 @@ impl World {
 
     /// Whether the pod fills a place: it serves or may come to serve, or ended so soon that its successor has to wait.
     pub(crate) fn fills(&self, pod: &PodFacts) -> bool {
-        !pod.deleting && !(pod.has_ended() && self.now.duration_since(pod.created).as_secs() >= 10)
+        !(pod.deleting || pod.has_ended() && self.now.duration_since(pod.created).as_secs() >= 10)
     }
 
     /// Pods on a revision that are there to stay.
