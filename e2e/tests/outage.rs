@@ -82,19 +82,14 @@ async fn the_other_replica_finishes_when_the_leader_dies(suite: Arc<Suite>) -> R
 
 async fn sigterm_hands_the_lease_over_at_once(suite: Arc<Suite>) -> Result<()> {
     let cluster = suite.own_cluster().await?;
-    let _operators = cluster.start_operators(&OperatorOptions { replicas: 2, ..OperatorOptions::default() }).await?;
+    // A lease that was not given up would keep everybody waiting for ten minutes.
+    let args = ["--leader-elect-lease-duration=10m", "--leader-elect-renew-deadline=9m"].iter().map(Into::into).collect();
+    let _operators = cluster.start_operators(&OperatorOptions { replicas: 2, args, ..OperatorOptions::default() }).await?;
     let first = leader(&cluster).await?;
     signal(&cluster, &format!("operator-{first}.pid"), Signal::TERM)?;
     let previous = format!("operator-{first}.previous.log");
     crate::cleanup::eventually("it did not end", || log(&cluster, &previous).contains("gave the lease up")).await?;
-    let other = format!("operator-{}.log", 3 - first);
-    let led = || log(&cluster, &other).lines().any(|line| line.ends_with(": leading"));
-    let again = || log(&cluster, &format!("operator-{first}.log")).lines().any(|line| line.ends_with(": leading"));
-    let started = std::time::Instant::now();
-    crate::cleanup::eventually("nobody took over", || led() || again()).await?;
-    // A lease that was not given up would have kept everybody waiting for 15 seconds.
-    ensure!(started.elapsed() < Duration::from_secs(12), "nobody led for {:?}", started.elapsed());
-    Ok(())
+    leader(&cluster).await.map(drop)
 }
 
 async fn a_broken_watch_or_an_overloaded_server_is_got_over(suite: Arc<Suite>) -> Result<()> {
