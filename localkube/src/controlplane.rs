@@ -225,6 +225,8 @@ fn start_apiserver(
         let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- level: Metadata\n";
         flag("audit-policy-file", &run.file("audit-policy.yaml", policy)?);
         flag("audit-log-path", &run.path().join(AUDIT_LOG));
+        // Who counts requests needs them all in one file; without a size the log begins anew every 100 MB.
+        flag("audit-log-maxsize", &"100000");
     }
     command.args(["--permit-port-sharing=true", "--allow-privileged=true", "--profiling=false"]);
     Daemon::start("kube-apiserver", run.path(), command)
