@@ -1,18 +1,21 @@
 //! Side by side on one API server: a plain client, Gameplane, and what people use today. Durations are printed, never asserted.
 
 mod audit;
+mod kruise;
 mod pods;
 mod process;
 mod raw;
 mod reconcile;
 mod workload;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Parser;
-use localkube::{Cluster, KubeVersion, OperatorOptions, Options, Progress};
+use localkube::{Cache, Cluster, KubeVersion, OperatorOptions, Options, Pace, Progress};
+use raw::Raw;
 use workload::{Contender, Costs};
 
 /// Measure how fast pods become Ready on fake nodes, and what that costs.
@@ -31,6 +34,9 @@ struct Cli {
     /// Measure only what one look at one object costs, without a cluster
     #[arg(long)]
     reconcile_only: bool,
+    /// Leave out the peers that take long: Deployments at the pace they ship with, and OpenKruise, which is built first
+    #[arg(long)]
+    no_peers: bool,
     /// Write the table to this file too
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -48,67 +54,121 @@ async fn main() -> Result<()> {
         return Ok(());
     }
     println!();
+    if !cli.no_peers {
+        // Before anything is measured.
+        kruise::build(&Cache::new(cli.kube, Progress::to_stderr()))?;
+    }
     let started = Instant::now();
     let options = Options { fake_nodes: cli.nodes, kube: cli.kube, audit: true, progress: Progress::to_stderr(), ..Options::default() };
-    let cluster = Cluster::start(&options).await?;
+    let mut cluster = Cluster::start(&options).await?;
     cluster.install_operator()?;
-    let _operators = cluster.start_operators(&OperatorOptions::default()).await?;
+    let operators = cluster.start_operators(&OperatorOptions::default()).await?;
     eprintln!("control plane, {} fake nodes and the operator ready in {:.1} s", cli.nodes, started.elapsed().as_secs_f64());
-    let mut lines = vec![
-        "| who | pods | create: exist s | ready s | rate / raw | pod writes | other writes | CPU s | roll: ready s | pod writes | other writes | CPU s | most pods | peak MiB |".to_owned(),
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|".to_owned(),
-    ];
-    lines.iter().for_each(|line| println!("{line}"));
+    let mut table = Table::new();
     for count in &cli.pods {
-        let raw = raw::measure(&cluster, *count, cli.workers).await?;
-        let yardstick = raw.seen.ready.as_secs_f64();
-        say(
-            &mut lines,
-            format!(
-                "| plain client | {count} | {:.1} | {yardstick:.1} | 1.00 | 1.00 | | (kwok {:.1}) | | | | | | |",
-                raw.seen.exist.as_secs_f64(),
-                raw.kwok_cpu.as_secs_f64()
-            ),
-        );
-        for contender in [Contender::ours(), Contender::deployment()] {
-            let result = contender.measure(&cluster, *count).await?;
-            say(&mut lines, row(&contender, *count, yardstick, &result));
+        let (ours, deployment) = (Contender::ours(), Contender::deployment());
+        let (mut plain, mut our_costs, mut deployment_costs) = (Vec::new(), Vec::new(), Vec::new());
+        // Turn by turn, so that a slow minute of the machine falls on everybody.
+        for _ in 0..rounds(*count) {
+            plain.push(raw::measure(&cluster, *count, cli.workers).await?);
+            our_costs.push(ours.measure(&cluster, *count).await?);
+            deployment_costs.push(deployment.measure(&cluster, *count).await?);
+        }
+        table.plain_client(*count, &median(plain, |raw| raw.seen.ready)?);
+        table.contender(&ours, *count, &Costs::median(&our_costs)?);
+        table.contender(&deployment, *count, &Costs::median(&deployment_costs)?);
+    }
+    operators.stop().await;
+    if !cli.no_peers {
+        cluster.restart_controllers(Pace::Shipped)?;
+        for count in &cli.pods {
+            let contender = Contender::deployment_as_shipped();
+            table.contender(&contender, *count, &contender.measure(&cluster, *count).await?);
+        }
+        cluster.restart_controllers(Pace::Unlimited)?;
+        // Last, because its webhooks stay in the way of every pod.
+        let _manager = kruise::start(&cluster).await?;
+        for count in &cli.pods {
+            let contender = Contender::clone_set();
+            table.contender(&contender, *count, &contender.measure(&cluster, *count).await?);
         }
     }
     if let Some(file) = &cli.save {
-        std::fs::write(file, document(&lines, &cost))?;
+        std::fs::write(file, document(&table.lines, &cost))?;
     }
     Ok(())
 }
 
-fn say(lines: &mut Vec<String>, line: String) {
-    println!("{line}");
-    lines.push(line);
+/// Small sizes are measured several times.
+fn rounds(count: usize) -> usize {
+    (3_000 / count.max(1)).clamp(1, 3)
 }
 
-fn row(contender: &Contender, count: usize, yardstick: f64, result: &Costs) -> String {
-    let Costs { create, roll, peak_memory } = result;
-    format!(
-        "| {} | {count} | {:.1} | {:.1} | {:.2} | {:.2} | {:.2} | {:.1} | {:.1} | {:.2} | {:.2} | {:.1} | {} | {} |",
-        contender.label,
-        create.seen.exist.as_secs_f64(),
-        create.seen.ready.as_secs_f64(),
-        yardstick / create.seen.ready.as_secs_f64(),
-        create.pod_writes,
-        create.other_writes,
-        create.cpu,
-        roll.seen.ready.as_secs_f64(),
-        roll.pod_writes,
-        roll.other_writes,
-        roll.cpu,
-        roll.seen.most,
-        peak_memory / (1024 * 1024),
-    )
+/// The one in the middle.
+fn median<T, K: Ord>(mut all: Vec<T>, key: impl Fn(&T) -> K) -> Result<T> {
+    all.sort_by_key(key);
+    let middle = all.len() / 2;
+    all.into_iter().nth(middle).context("nothing was measured")
+}
+
+/// The table, printed as it grows.
+struct Table {
+    lines: Vec<String>,
+    /// How long the plain client's pods took to be ready, by their number.
+    plain: BTreeMap<usize, f64>,
+    /// How long our roll took, by the number of pods.
+    ours: BTreeMap<usize, f64>,
+}
+
+impl Table {
+    fn new() -> Self {
+        let mut table = Self { lines: Vec::new(), plain: BTreeMap::new(), ours: BTreeMap::new() };
+        table.say("| who | pods | create: exist s | ready s | rate / plain | pod writes | other writes | CPU s | roll: ready s | / ours | pod writes | other writes | CPU s | most pods | peak MiB |".to_owned());
+        table.say(format!("|{}", "---|".repeat(15)));
+        table
+    }
+
+    fn say(&mut self, line: String) {
+        println!("{line}");
+        self.lines.push(line);
+    }
+
+    fn plain_client(&mut self, count: usize, raw: &Raw) {
+        let ready = raw.seen.ready.as_secs_f64();
+        self.plain.insert(count, ready);
+        self.say(format!(
+            "| plain client | {count} | {:.1} | {ready:.1} | 1.00 | 1.00 | | (kwok {:.1}) | | | | | | | |",
+            raw.seen.exist.as_secs_f64(),
+            raw.kwok_cpu.as_secs_f64()
+        ));
+    }
+
+    fn contender(&mut self, contender: &Contender, count: usize, costs: &Costs) {
+        let Costs { create, roll, peak_memory } = costs;
+        let (created, rolled) = (create.seen.ready.as_secs_f64(), roll.seen.ready.as_secs_f64());
+        let plain = self.plain.get(&count).copied().unwrap_or(f64::NAN);
+        let ours = *self.ours.entry(count).or_insert(rolled);
+        self.say(format!(
+            "| {} | {count} | {:.1} | {created:.1} | {:.2} | {:.2} | {:.2} | {:.1} | {rolled:.1} | {:.2} | {:.2} | {:.2} | {:.1} | {} | {} |",
+            contender.label,
+            create.seen.exist.as_secs_f64(),
+            plain / created,
+            create.pod_writes,
+            create.other_writes,
+            create.cpu,
+            rolled / ours,
+            roll.pod_writes,
+            roll.other_writes,
+            roll.cpu,
+            roll.seen.most,
+            peak_memory / (1024 * 1024),
+        ));
+    }
 }
 
 fn document(lines: &[String], cost: &[String]) -> String {
     format!(
-        "# Benchmarks\n\nWritten by `make bench SAVE=1`: one run, one API server, fake nodes, everything on one machine. Compare ratios, not seconds.\n\n{}\n\nOne look at one object (observe and decide), without a cluster:\n\n{}\n",
+        "# Benchmarks\n\nWritten by `make bench SAVE=1`: one run, one API server, fake nodes, everything on one machine. Compare ratios, not seconds.\n\nUp to 1,000 pods are measured three times, turn by turn, and the middle one counts. Writes are per pod and come from the API server's audit log. CPU and memory are those of the process that looks after the pods: the operator, the built-in controller manager, or OpenKruise's manager. `/ ours` says how many times longer a roll took than Gameplane's. \"As shipped\" is the controller manager's own limit of 20 requests a second; everybody else is unlimited.\n\n{}\n\nOne look at one object (observe and decide), without a cluster:\n\n{}\n",
         lines.join("\n"),
         cost.join("\n")
     )

@@ -18,16 +18,32 @@ const LOOKS: u32 = 20;
 
 /// One row per size.
 pub(crate) fn table() -> Result<Vec<String>> {
-    let mut lines = vec!["| own pods | pods of others | one look | per own pod |".to_owned(), "|---|---|---|---|".to_owned()];
+    let mut lines = vec![
+        "| own pods | pods of others | one look | per own pod | allocations per own pod | bytes per own pod |".to_owned(),
+        "|---|---|---|---|---|---|".to_owned(),
+    ];
     for (own, others) in SIZES {
-        let look = measure(own, others)?;
-        let per_pod = look.as_secs_f64() * 1e6 / own as f64;
-        lines.push(format!("| {own} | {others} | {:.2} ms | {per_pod:.2} µs |", look.as_secs_f64() * 1e3));
+        let Look { time, allocations, bytes } = measure(own, others)?;
+        let per_pod = |total: f64| total / own as f64;
+        lines.push(format!(
+            "| {own} | {others} | {:.2} ms | {:.2} µs | {:.2} | {:.0} |",
+            time.as_secs_f64() * 1e3,
+            per_pod(time.as_secs_f64() * 1e6),
+            per_pod(allocations as f64),
+            per_pod(bytes as f64)
+        ));
     }
     Ok(lines)
 }
 
-fn measure(own: usize, others: usize) -> Result<Duration> {
+/// What one look costs.
+struct Look {
+    time: Duration,
+    allocations: u64,
+    bytes: u64,
+}
+
+fn measure(own: usize, others: usize) -> Result<Look> {
     let world = GameDeployments::default();
     let key = add_game(&world, "bench", own)?;
     // A look before there are pods names the revision that pods then carry.
@@ -36,12 +52,19 @@ fn measure(own: usize, others: usize) -> Result<Duration> {
     for number in 0..others / 1_000 {
         add_pods(&world, &format!("other-{number}"), 1_000, "other-1")?;
     }
-    let started = Instant::now();
-    for _ in 0..LOOKS {
+    let look = || {
         let pass = world.pass(&key, &Taken::default(), Timestamp::now()).context("no object")?;
         ensure!(pass.pods == own, "{} pods were seen", pass.pods);
-    }
-    Ok(started.elapsed() / LOOKS)
+        Ok(())
+    };
+    let started = Instant::now();
+    (0..LOOKS).try_for_each(|_| look())?;
+    let time = started.elapsed() / LOOKS;
+    // Counted apart: counting takes time.
+    let mut counted = Ok(());
+    let memory = allocation_counter::measure(|| counted = look());
+    counted?;
+    Ok(Look { time, allocations: memory.count_total, bytes: memory.bytes_total })
 }
 
 fn add_game(world: &GameDeployments, name: &str, replicas: usize) -> Result<Key> {

@@ -10,6 +10,7 @@ use localkube::Cluster;
 use serde_json::{Value, json};
 
 use crate::audit;
+use crate::median;
 use crate::pods::{self, Seen};
 use crate::process::{CpuTime, peak_memory};
 
@@ -48,6 +49,16 @@ pub(crate) struct Costs {
     pub(crate) peak_memory: u64,
 }
 
+impl Costs {
+    /// Each part from the middle one of several turns, and the most memory of all.
+    pub(crate) fn median(turns: &[Self]) -> Result<Self> {
+        let create = median(turns.iter().map(|turn| turn.create).collect(), |cost| cost.seen.ready)?;
+        let roll = median(turns.iter().map(|turn| turn.roll).collect(), |cost| cost.seen.ready)?;
+        let peak_memory = turns.iter().map(|turn| turn.peak_memory).max().unwrap_or_default();
+        Ok(Self { create, roll, peak_memory })
+    }
+}
+
 impl Contender {
     pub(crate) fn ours() -> Self {
         Self {
@@ -70,6 +81,22 @@ impl Contender {
             strategy: json!({ "strategy": { "rollingUpdate": { "maxUnavailable": "25%", "maxSurge": "25%" } } }),
             pid_file: "kube-controller-manager.pid",
             users: &["system:serviceaccount:kube-system:deployment-controller", "system:serviceaccount:kube-system:replicaset-controller"],
+        }
+    }
+
+    pub(crate) fn deployment_as_shipped() -> Self {
+        Self { label: "Deployment, as shipped", ..Self::deployment() }
+    }
+
+    pub(crate) fn clone_set() -> Self {
+        Self {
+            label: "CloneSet, unlimited",
+            api_version: "apps.kruise.io/v1alpha1",
+            kind: "CloneSet",
+            plural: "clonesets",
+            strategy: json!({ "updateStrategy": { "type": "ReCreate", "maxUnavailable": "25%", "maxSurge": "25%" } }),
+            pid_file: "kruise-manager.pid",
+            users: &["system:serviceaccount:kruise-system:kruise-manager"],
         }
     }
 
@@ -116,6 +143,12 @@ impl Contender {
             .part(cluster, &namespace, count, &pods, "game:2", async { api.patch("bench", &params, &Patch::Merge(&image)).await.map(drop) })
             .await?;
         let peak_memory = peak_memory(self.pid(cluster)?)?;
+        eprintln!(
+            "{}, {count} pods: created in {:.1} s, rolled in {:.1} s",
+            self.label,
+            create.seen.ready.as_secs_f64(),
+            roll.seen.ready.as_secs_f64()
+        );
         pods::remove_namespace(&client, &namespace).await?;
         Ok(Costs { create, roll, peak_memory })
     }

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::{Game, Proxy, Scene, Suite, manifest, run, watch_pods};
+use kube::ResourceExt;
 use localkube::{Cluster, OperatorOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     suite.alone("outage::the_other_replica_finishes_when_the_leader_dies", the_other_replica_finishes_when_the_leader_dies);
@@ -18,6 +20,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.alone("outage::a_broken_watch_or_an_overloaded_server_is_got_over", a_broken_watch_or_an_overloaded_server_is_got_over);
     suite.alone("outage::a_stalled_database_is_got_over", a_stalled_database_is_got_over);
     suite.alone("outage::a_restarted_api_server_is_got_over", a_restarted_api_server_is_got_over);
+    suite.alone("outage::a_history_that_was_compacted_is_got_over", a_history_that_was_compacted_is_got_over);
     suite.alone("outage::a_dead_server_and_a_bad_token_are_told_and_waited_for", a_dead_server_and_a_bad_token_are_told_and_waited_for);
     suite.alone("outage::an_operator_without_rights_or_crds_says_so_and_waits", an_operator_without_rights_or_crds_says_so_and_waits);
 }
@@ -135,14 +138,14 @@ async fn a_stalled_database_is_got_over(suite: Arc<Suite>) -> Result<()> {
     Game::expect_counts(&status, 24, 24, 24)
 }
 
-/// Kills the API server and, after a while, starts it again as it was. Watches that go on from before are too old for it.
-async fn restart_api_server(cluster: &Cluster) -> Result<tokio::process::Child> {
+/// Kills the API server, waits for `meanwhile`, and starts it again as it was.
+async fn restart_api_server(cluster: &Cluster, meanwhile: impl Future<Output = Result<()>>) -> Result<tokio::process::Child> {
     let pid = std::fs::read_to_string(cluster.folder().join("kube-apiserver.pid"))?;
     let line = std::fs::read(format!("/proc/{}/cmdline", pid.trim()))?;
     let words: Vec<&std::ffi::OsStr> = line.split(|byte| *byte == 0).filter(|word| !word.is_empty()).map(OsStrExt::from_bytes).collect();
     let (program, arguments) = words.split_first().context("an empty command line")?;
     signal(cluster, "kube-apiserver.pid", Signal::KILL)?;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    meanwhile.await?;
     let mut command = tokio::process::Command::new(program);
     let log = std::fs::File::create(cluster.folder().join("logs/kube-apiserver-again.log"))?;
     command.args(arguments).env(localkube::process::MARK, cluster.folder()).stdout(Stdio::null()).stderr(log);
@@ -156,10 +159,59 @@ async fn a_restarted_api_server_is_got_over(suite: Arc<Suite>) -> Result<()> {
     let game = slow_game(&scene).await?;
     game.set_image("game:2").await?;
     game.until("under way", |status| status["updatedReadyReplicas"].as_i64() >= Some(3)).await?;
-    let _server = restart_api_server(&cluster).await?;
+    // Long enough for calls to fail and be tried again.
+    let outage = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        Ok(())
+    };
+    let _server = restart_api_server(&cluster, outage).await?;
     let status = game.until_rest("Complete").await?;
     Game::expect_counts(&status, 24, 24, 24)?;
     ensure!(game.pods().await?.len() == 24, "{} pods", game.pods().await?.len());
+    Ok(())
+}
+
+/// Asks etcd, past the API server.
+async fn ask_etcd(cluster: &Cluster, path: &str, body: &Value) -> Result<Value> {
+    let mut socket = tokio::net::UnixStream::connect(cluster.folder().join("etcd.sock")).await?;
+    let body = body.to_string();
+    let request = format!("POST {path} HTTP/1.0\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    socket.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+    ensure!(head.contains(" 200 "), "{answer}");
+    Ok(serde_json::from_str(body)?)
+}
+
+/// Forgets everything that etcd knows of the past.
+async fn compact(cluster: &Cluster) -> Result<()> {
+    let now = ask_etcd(cluster, "/v3/kv/range", &json!({ "key": "AA==" })).await?["header"]["revision"].clone();
+    ask_etcd(cluster, "/v3/kv/compaction", &json!({ "revision": now, "physical": true })).await.map(drop)
+}
+
+async fn a_history_that_was_compacted_is_got_over(suite: Arc<Suite>) -> Result<()> {
+    let cluster = suite.own_cluster().await?;
+    let options = OperatorOptions { args: vec!["--leader-elect=false".into()], ..OperatorOptions::default() };
+    let _operators = cluster.start_operators(&options).await?;
+    let scene = Arc::new(Scene::open(Arc::clone(&cluster), "compact").await?);
+    let game = slow_game(&scene).await?;
+    // The operator sees nothing while the server's version moves on past what it knows, and the tale of that is lost.
+    signal(&cluster, "operator-1.pid", Signal::STOP)?;
+    scene.kubectl(&["create", "configmap", "later"])?;
+    let server = restart_api_server(&cluster, compact(&cluster)).await?;
+    crate::cleanup::eventually("the server is not back", || scene.kubectl(&["get", "pods"]).is_ok()).await?;
+    let lost: Vec<String> = game.pods().await?.iter().take(5).map(ResourceExt::name_any).collect();
+    let words: Vec<&str> = ["delete", "pod", "--now"].into_iter().chain(lost.iter().map(String::as_str)).collect();
+    scene.kubectl(&words)?;
+    signal(&cluster, "operator-1.pid", Signal::CONT)?;
+    let pods = || scene.kubectl(&["get", "pods", "-o", "name"]).map_or(0, |names| names.lines().count());
+    crate::cleanup::eventually("the lost pods are not replaced", || pods() == 24).await?;
+    game.set_image("game:2").await?;
+    Game::expect_counts(&game.until_rest("Complete").await?, 24, 24, 24)?;
+    let told = log(&cluster, "operator-1.log");
+    ensure!(told.lines().any(|line| line.contains("listing afresh") && line.contains("\"Pod\"")), "pods were not listed afresh");
+    drop(server);
     Ok(())
 }
 

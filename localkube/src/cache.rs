@@ -17,7 +17,7 @@ use crate::error::{Doing, Error, Result};
 use crate::process::{MARK, bound_command, kill_marked, one_line};
 use crate::progress::Progress;
 use crate::rundir::check_space;
-use crate::tools::{KubeVersion, Module, Tool};
+use crate::tools::{GoProgram, KubeVersion, Module, Tool};
 
 /// Overrides where the binaries are kept.
 pub const CACHE_VARIABLE: &str = "LOCALKUBE_CACHE";
@@ -53,8 +53,13 @@ impl Cache {
 
     /// The path of one tool, built if it is not there.
     pub fn binary(&self, tool: Tool) -> Result<PathBuf> {
+        self.program(&tool.program(self.kube))
+    }
+
+    /// The path of any program with a pinned module, built if it is not there. The module's files are in the folder above `bin`.
+    pub fn program(&self, tool: &GoProgram) -> Result<PathBuf> {
         let folder = self.folder(tool)?;
-        let binary = folder.join("bin").join(tool.name());
+        let binary = folder.join("bin").join(tool.name);
         if is_whole(&binary) {
             return Ok(binary);
         }
@@ -71,7 +76,7 @@ impl Cache {
 
     /// Whether a tool is built, and whether its checksum still holds.
     pub fn inspect(&self, tool: Tool) -> Result<Option<bool>> {
-        let binary = self.folder(tool)?.join("bin").join(tool.name());
+        let binary = self.folder(&tool.program(self.kube))?.join("bin").join(tool.name());
         if !binary.exists() {
             return Ok(None);
         }
@@ -81,7 +86,7 @@ impl Cache {
 
     /// Throws away a tool's binary so that the next use builds it.
     pub fn discard(&self, tool: Tool) -> Result<()> {
-        let binary = self.folder(tool)?.join("bin").join(tool.name());
+        let binary = self.folder(&tool.program(self.kube))?.join("bin").join(tool.name());
         match fs::remove_file(&binary) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(error).doing(|| format!("cannot remove {}", binary.display()))
@@ -90,8 +95,8 @@ impl Cache {
         }
     }
 
-    fn folder(&self, tool: Tool) -> Result<PathBuf> {
-        let module = tool.module(self.kube);
+    fn folder(&self, tool: &GoProgram) -> Result<PathBuf> {
+        let module = tool.module;
         let version = go_version(module)?;
         let mut hash = Sha256::new();
         for part in [module.go_mod, module.go_sum, &module.linker_flags(), &version, std::env::consts::ARCH] {
@@ -103,20 +108,20 @@ impl Cache {
     }
 
     /// One builder at a time for a module; the kernel frees the lock of a builder that died.
-    fn lock(&self, folder: &Path, tool: Tool) -> Result<File> {
+    fn lock(&self, folder: &Path, tool: &GoProgram) -> Result<File> {
         fs::create_dir_all(folder.join("bin")).doing(|| format!("cannot create {}", folder.display()))?;
         let path = folder.join("lock");
         let lock =
             OpenOptions::new().create(true).write(true).truncate(false).open(&path).doing(|| format!("cannot open {}", path.display()))?;
         if lock.try_lock().is_err() {
-            self.progress.say(&format!("waiting for another build of {} to end", tool.name()));
+            self.progress.say(&format!("waiting for another build of {} to end", tool.name));
             lock.lock().doing(|| format!("cannot lock {}", path.display()))?;
         }
         Ok(lock)
     }
 
-    fn build(&self, tool: Tool, folder: &Path, binary: &Path) -> Result<()> {
-        let module = tool.module(self.kube);
+    fn build(&self, tool: &GoProgram, folder: &Path, binary: &Path) -> Result<()> {
+        let module = tool.module;
         check_space(folder, NEEDED_MIB, CACHE_VARIABLE)?;
         for (name, content) in [("go.mod", module.go_mod), ("go.sum", module.go_sum)] {
             fs::write(folder.join(name), content).doing(|| format!("cannot write {name} in {}", folder.display()))?;
@@ -125,12 +130,12 @@ impl Cache {
         let scratch = folder.join("tmp");
         let _ = fs::remove_dir_all(&scratch);
         fs::create_dir_all(&scratch).doing(|| format!("cannot create {}", scratch.display()))?;
-        let unfinished = folder.join("bin").join(format!(".{}.unfinished", tool.name()));
+        let unfinished = folder.join("bin").join(format!(".{}.unfinished", tool.name));
         let mut command = bound_command("go");
         command
             .args(["build", "-mod=readonly", "-trimpath", "-ldflags", &module.linker_flags(), "-o"])
             .arg(&unfinished)
-            .arg(tool.package())
+            .arg(&tool.package)
             .current_dir(folder)
             .env(MARK, build_mark())
             .envs([("CGO_ENABLED", "0"), ("GOFLAGS", ""), ("GOWORK", "off"), ("GOOS", "linux"), ("GOARCH", go_architecture())])
@@ -148,10 +153,10 @@ impl Cache {
         fs::rename(&unfinished, binary).doing(|| format!("cannot rename {}", unfinished.display()))
     }
 
-    fn run_with_progress(&self, tool: Tool, mut command: Command) -> Result<()> {
-        let failed = |reason: String| Error::Build { tool: tool.name().to_owned(), reason };
+    fn run_with_progress(&self, tool: &GoProgram, mut command: Command) -> Result<()> {
+        let failed = |reason: String| Error::Build { tool: tool.name.to_owned(), reason };
         let started = Instant::now();
-        self.progress.say(&format!("building {} (once; minutes on a small machine)", tool.name()));
+        self.progress.say(&format!("building {} (once; minutes on a small machine)", tool.name));
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -169,14 +174,14 @@ impl Cache {
             text
         });
         while ended.recv_timeout(Duration::from_secs(20)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            self.progress.say(&format!("still building {}: {} s", tool.name(), started.elapsed().as_secs()));
+            self.progress.say(&format!("still building {}: {} s", tool.name, started.elapsed().as_secs()));
         }
         let status = child.wait().map_err(|error| failed(error.to_string()))?;
         let text = reader.join().unwrap_or_default();
         if !status.success() {
             return Err(failed(one_line(&text)));
         }
-        self.progress.say(&format!("built {} in {} s", tool.name(), started.elapsed().as_secs()));
+        self.progress.say(&format!("built {} in {} s", tool.name, started.elapsed().as_secs()));
         Ok(())
     }
 }

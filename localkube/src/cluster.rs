@@ -14,9 +14,9 @@ use crate::cache::Cache;
 use crate::controlplane::{AUDIT_LOG, Addresses, ControlPlane, ReservedPort, client_from, within};
 use crate::error::{Asking, Doing, Error, Result};
 use crate::nodes::{NODES_WITHIN, wait_nodes_ready};
-use crate::options::Options;
+use crate::options::{Options, Pace};
 use crate::pki::{Credential, kubeconfig, write_private};
-use crate::process::Daemon;
+use crate::process::{Daemon, bound_command};
 use crate::real::{self, Network, RealNode, RealNodes};
 use crate::registry::Registry;
 use crate::rundir::RunDir;
@@ -155,6 +155,24 @@ impl Cluster {
     #[must_use]
     pub fn kwok(&self) -> Option<&Daemon> {
         self.parts.fake.as_ref()
+    }
+
+    /// Where the cluster's programs come from.
+    #[must_use]
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Starts the built-in controllers again, at another pace.
+    pub fn restart_controllers(&mut self, pace: Pace) -> Result<()> {
+        self.parts.plane.restart_controllers(&self.run, &self.cache, pace)
+    }
+
+    /// Runs a program beside the cluster until the result is dropped. Its output is in `logs/<name>.log` of the run's folder, its pid in `<name>.pid`.
+    pub fn run_beside(&self, name: &str, program: &Path, arguments: &[OsString], environment: &[(&str, OsString)]) -> Result<Daemon> {
+        let mut command = bound_command(program);
+        command.args(arguments).envs(environment.iter().cloned());
+        Daemon::start(name, self.run.path(), command)
     }
 
     /// Returns when a part of the cluster has died, says which, and keeps the logs.

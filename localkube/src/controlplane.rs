@@ -10,12 +10,13 @@ use kube::{Api, Client};
 
 use crate::cache::Cache;
 use crate::error::{Asking, Doing, Error, Result};
-use crate::options::Options;
+use crate::options::{Options, Pace};
 use crate::pki::{Authority, Credential, Subject, kubeconfig, write_private};
 use crate::process::{Daemon, bound_command};
 use crate::rundir::{ADMIN, RunDir};
 use crate::tools::Tool;
 
+const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 const READY_WITHIN: Duration = Duration::from_secs(90);
 
 /// Where the API server listens and what it hands out.
@@ -70,6 +71,7 @@ pub(crate) struct ControlPlane {
     pub(crate) endpoint: Endpoint,
     pub(crate) admin_kubeconfig: PathBuf,
     pub(crate) client: Client,
+    node_grace: Option<Duration>,
     _port: ReservedPort,
 }
 
@@ -90,12 +92,19 @@ impl ControlPlane {
         let admin = Subject { user: "localkube-admin", group: Some("system:masters") };
         let admin_kubeconfig = component_kubeconfig(run, &authority, endpoint, "admin", &admin)?;
         let client = client_from(&admin_kubeconfig).await?;
-        let mut plane = Self { daemons, authority, endpoint, admin_kubeconfig, client, _port: port };
+        let mut plane = Self { daemons, authority, endpoint, admin_kubeconfig, client, node_grace: options.node_grace, _port: port };
         plane.wait_ready().await?;
         options.progress.say("API server ready");
-        plane.daemons.push(start_controller_manager(run, cache, options, &plane)?);
+        plane.daemons.push(start_controller_manager(run, cache, &plane, Pace::Unlimited)?);
         plane.daemons.push(start_scheduler(run, cache, &plane)?);
         Ok(plane)
+    }
+
+    /// Starts the built-in controllers again, at another pace.
+    pub(crate) fn restart_controllers(&mut self, run: &RunDir, cache: &Cache, pace: Pace) -> Result<()> {
+        self.daemons.retain(|daemon| daemon.name() != CONTROLLER_MANAGER);
+        self.daemons.push(start_controller_manager(run, cache, self, pace)?);
+        Ok(())
     }
 
     async fn wait_ready(&self) -> Result<()> {
@@ -157,8 +166,12 @@ pub(crate) async fn client_from(file: &Path) -> Result<Client> {
 }
 
 fn component_kubeconfig(run: &RunDir, authority: &Authority, endpoint: Endpoint, name: &str, subject: &Subject<'_>) -> Result<PathBuf> {
-    let identity = authority.client(run, name, subject)?;
     let path = if name == "admin" { run.path().join(ADMIN) } else { run.path().join(format!("{name}.kubeconfig")) };
+    // What is started again keeps its identity.
+    if path.exists() {
+        return Ok(path);
+    }
+    let identity = authority.client(run, name, subject)?;
     let config = kubeconfig(&endpoint.url(), authority.certificate(), &Credential::Certificate(&identity));
     write_private(&path, &config)?;
     Ok(path)
@@ -238,7 +251,7 @@ pub(crate) const AUDIT_LOG: &str = "logs/audit.log";
 /// The default limits of client-go would hide every other rate on a small cluster.
 const FAST: [&str; 2] = ["--kube-api-qps=5000", "--kube-api-burst=10000"];
 
-fn start_controller_manager(run: &RunDir, cache: &Cache, options: &Options, plane: &ControlPlane) -> Result<Daemon> {
+fn start_controller_manager(run: &RunDir, cache: &Cache, plane: &ControlPlane, pace: Pace) -> Result<Daemon> {
     let subject = Subject { user: "system:kube-controller-manager", group: None };
     let kubeconfig = plane.kubeconfig_for(run, "controller-manager", &subject)?;
     let pki = |name: &str| plane.authority.path(name).display().to_string();
@@ -252,12 +265,15 @@ fn start_controller_manager(run: &RunDir, cache: &Cache, options: &Options, plan
         .arg(format!("--cluster-signing-key-file={}", pki("ca.key")))
         // Its default is a folder of the host, which it would create.
         .arg(format!("--flex-volume-plugin-dir={}", run.path().join("volume-plugins").display()))
-        .args(["--use-service-account-credentials=true", "--leader-elect=false", "--secure-port=0", "--profiling=false"])
-        .args(FAST);
-    if let Some(grace) = options.node_grace {
+        .args(["--use-service-account-credentials=true", "--leader-elect=false", "--secure-port=0", "--profiling=false"]);
+    match pace {
+        Pace::Shipped => {}
+        Pace::Unlimited => drop(command.args(FAST)),
+    }
+    if let Some(grace) = plane.node_grace {
         command.arg(format!("--node-monitor-grace-period={}s", grace.as_secs()));
     }
-    Daemon::start("kube-controller-manager", run.path(), command)
+    Daemon::start(CONTROLLER_MANAGER, run.path(), command)
 }
 
 fn start_scheduler(run: &RunDir, cache: &Cache, plane: &ControlPlane) -> Result<Daemon> {

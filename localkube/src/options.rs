@@ -41,3 +41,12 @@ impl Default for Options {
         }
     }
 }
+
+/// How many requests a second the built-in controllers allow themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// As Kubernetes ships them.
+    Shipped,
+    /// More than an API server can answer.
+    Unlimited,
+}

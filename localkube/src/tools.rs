@@ -97,7 +97,7 @@ impl Tool {
         }
     }
 
-    pub(crate) fn module(self, kube: KubeVersion) -> &'static Module {
+    fn module(self, kube: KubeVersion) -> &'static Module {
         match self {
             Self::Etcd => &ETCD,
             Self::Coredns => &COREDNS,
@@ -106,7 +106,12 @@ impl Tool {
         }
     }
 
-    pub(crate) fn package(self) -> String {
+    /// How it is built for clusters of a Kubernetes version.
+    pub(crate) fn program(self, kube: KubeVersion) -> GoProgram {
+        GoProgram { name: self.name(), package: self.package(), module: self.module(kube) }
+    }
+
+    fn package(self) -> String {
         match self {
             Self::Etcd => "go.etcd.io/etcd/server/v3".to_owned(),
             Self::Coredns => "github.com/coredns/coredns".to_owned(),
@@ -118,10 +123,26 @@ impl Tool {
     }
 }
 
-pub(crate) struct Module {
-    pub(crate) name: &'static str,
-    pub(crate) go_mod: &'static str,
-    pub(crate) go_sum: &'static str,
+/// A program and the pinned module that it is built from.
+#[derive(Debug, Clone)]
+pub struct GoProgram {
+    /// What the binary is called.
+    pub name: &'static str,
+    /// Its main package.
+    pub package: String,
+    /// Where versions are pinned.
+    pub module: &'static Module,
+}
+
+/// A go.mod and its go.sum.
+#[derive(Debug)]
+pub struct Module {
+    /// How the folders of its binaries begin.
+    pub name: &'static str,
+    /// The content of go.mod.
+    pub go_mod: &'static str,
+    /// The content of go.sum.
+    pub go_sum: &'static str,
 }
 
 static KUBE_1_35: Module = Module { name: "kube", go_mod: include_str!("../kube/go.mod"), go_sum: include_str!("../kube/go.sum") };

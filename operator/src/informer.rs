@@ -200,7 +200,12 @@ impl<T: Kept> Informer<T> {
         );
         let path = format!("{}?watch=1&allowWatchBookmarks=true&timeoutSeconds={}{start}", T::PATH, WATCH_SECONDS - jitter);
         let response = match self.server.stream(&path).await {
-            Err(error) if error.is_expired() => return Ok((End::Relist, 0)),
+            Err(error) if error.is_expired() => return Ok(too_old::<T>()),
+            // Nothing was missed yet: the next try goes on from the same version.
+            Err(error) if !matches!(error.code, 400 | 404 | 422) && version.is_some() => {
+                tracing::warn!(kind = T::KIND, code = error.code, %error, "cannot watch{}", hint(&error));
+                return Ok((End::Resume, version.unwrap_or_default()));
+            }
             response => response?,
         };
         let body = http_body(response);
@@ -227,7 +232,7 @@ impl<T: Kept> Informer<T> {
                     version = seen;
                     self.replace(initial.take().unwrap_or_default(), seen, list);
                 }
-                Step::Expired => return Ok((End::Relist, version)),
+                Step::Expired => return Ok(too_old::<T>()),
             }
         }
     }
@@ -304,6 +309,12 @@ impl<T: Kept> Informer<T> {
         changes.iter().for_each(|change| (self.changed)(change));
         tracing::debug!(kind = T::KIND, objects = self.store.len(), version, "listed");
     }
+}
+
+/// The server has forgotten what happened since our last version.
+fn too_old<T: Kept>() -> (End, u64) {
+    tracing::info!(kind = T::KIND, "the server's history begins after the last version seen here; listing afresh");
+    (End::Relist, 0)
 }
 
 enum Step {
