@@ -8,10 +8,12 @@ pub const INSTANCE_ID_LABEL: &str = "tkex.bkbcs.tencent.com/gamedeployment-insta
 pub const REVISION_HASH_LABEL: &str = "controller.kubernetes.io/hash";
 /// Pod annotation: pods with a lower cost are deleted first.
 pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
+/// What events of hooks are reported by.
+pub const HOOK_REPORTER: &str = "bcs-hook-operator";
 /// What events of GameDeployments are reported by.
 pub const GAMEDEPLOYMENT_REPORTER: &str = "bcs-gamedeployment-operator";
 
-/// Condition types that every workload has.
+/// Condition types.
 pub mod condition {
     /// The operator is changing pods, or waits for pods that it changed.
     pub const PROGRESSING: &str = "Progressing";
@@ -21,6 +23,10 @@ pub mod condition {
     pub const PAUSED: &str = "Paused";
     /// Something needs a person.
     pub const DEGRADED: &str = "Degraded";
+    /// A HookRun has a verdict.
+    pub const COMPLETE: &str = "Complete";
+    /// A HookTemplate can be followed.
+    pub const ACCEPTED: &str = "Accepted";
 }
 
 /// Reasons of conditions.
@@ -55,6 +61,10 @@ pub mod reason {
     pub const NO_HOT_PATCH: &str = "HotPatchUpdateNotInThisVersion";
     /// Canary steps are not in this version.
     pub const NO_CANARY: &str = "CanaryNotInThisVersion";
+    /// A HookRun has no verdict yet.
+    pub const RUNNING: &str = "Running";
+    /// A HookTemplate can be followed.
+    pub const ACCEPTED: &str = "Accepted";
     /// Hooks before a deletion are not in this version.
     pub const NO_PRE_DELETE_HOOK: &str = "PreDeleteHookNotInThisVersion";
 }
@@ -75,6 +85,28 @@ pub mod event {
     pub const FAILED_RECREATE: &str = "FailedUpdatePodReCreate";
     /// A pod could not be adopted or let go.
     pub const FAILED_CLAIM: &str = "FailedClaim";
+    /// A metric of a HookRun is as wanted.
+    pub const METRIC_SUCCESSFUL: &str = "MetricSuccessful";
+    /// A metric of a HookRun is not as wanted.
+    pub const METRIC_FAILED: &str = "MetricFailed";
+    /// A metric of a HookRun could not be measured.
+    pub const METRIC_ERROR: &str = "MetricError";
+    /// A metric of a HookRun says neither yes nor no.
+    pub const METRIC_INCONCLUSIVE: &str = "MetricInconclusive";
+    /// A metric of a HookRun was stopped.
+    pub const METRIC_CANCELLED: &str = "MetricCancelled";
+    /// A HookRun is as wanted.
+    pub const RUN_SUCCESSFUL: &str = "HookRunSuccessful";
+    /// A HookRun is not as wanted.
+    pub const RUN_FAILED: &str = "HookRunFailed";
+    /// A HookRun could not be measured.
+    pub const RUN_ERROR: &str = "HookRunError";
+    /// A HookRun says neither yes nor no.
+    pub const RUN_INCONCLUSIVE: &str = "HookRunInconclusive";
+    /// A HookRun was stopped.
+    pub const RUN_CANCELLED: &str = "HookRunCancelled";
+    /// A measurement could not be begun.
+    pub const FAILED_MEASUREMENT: &str = "FailedMeasurement";
     /// A ControllerRevision could not be written.
     pub const FAILED_REVISION: &str = "FailedRevision";
 }

@@ -5,12 +5,12 @@ use kube::CustomResourceExt;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
-use crate::tkex::GameDeployment;
+use crate::tkex::{GameDeployment, HookRun, HookTemplate};
 
 /// Every CustomResourceDefinition, with the name of its file.
 #[must_use]
 pub fn crds() -> Vec<(String, Value)> {
-    [GameDeployment::crd()].iter().map(finish).collect()
+    [GameDeployment::crd(), HookRun::crd(), HookTemplate::crd()].iter().map(finish).collect()
 }
 
 fn finish(crd: &CustomResourceDefinition) -> (String, Value) {
@@ -84,6 +84,11 @@ pub(crate) fn count_or_share(_: &mut SchemaGenerator) -> Schema {
 /// A number of pods or a share of the wanted ones, which may be more than all of them.
 pub(crate) fn count_or_any_share(_: &mut SchemaGenerator) -> Schema {
     int_or_percent("^(0|[1-9][0-9]{0,3})%$")
+}
+
+/// A duration as Go writes it.
+pub(crate) fn duration(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "maxLength": 32, "pattern": r"^(([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+|0)?$" })
 }
 
 fn int_or_percent(pattern: &str) -> Schema {

@@ -6,6 +6,7 @@
 #![expect(clippy::indexing_slicing, reason = "what is indexed here is JSON, which answers null")]
 
 mod game;
+pub mod hook;
 mod metrics;
 mod proxy;
 mod scene;

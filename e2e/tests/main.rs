@@ -9,6 +9,7 @@ mod documents;
 mod fake;
 mod gamedeployment;
 mod gamedeployment_input;
+mod hooks;
 mod input;
 mod install;
 mod outage;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     fake::add(&suite);
     gamedeployment::add(&suite);
     gamedeployment_input::add(&suite);
+    hooks::add(&suite);
     real::add(&suite);
     real_disturbed::add(&suite);
     install::add(&suite);

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use planner::manifest::Owner;
-use planner::plan::Plan;
+use planner::plan::{NewMeasurement, Plan};
 use serde::Serialize;
 use tokio::time::Instant;
 
+use crate::events::Note;
 use crate::execute::{Executor, Failure, Mandate, Report, Taken};
 use crate::metrics::Metrics;
 use crate::queue::{Outcome, Queue};
@@ -36,6 +37,8 @@ pub trait Workload: Send + Sync + 'static {
     fn is_met(&self, writes: &Writes) -> bool;
     /// Takes fresh lists of everything.
     fn refresh(&self) -> impl Future<Output = ()> + Send;
+    /// Begins a measurement. Only HookRuns have any.
+    fn measure(&self, _: &Key, _: &NewMeasurement) {}
 }
 
 /// One look at one object.
@@ -124,7 +127,7 @@ impl<W: Workload> Controller<W> {
         };
         let mandate =
             Mandate { owner: pass.owner.clone(), path: pass.path.clone(), reporter: W::REPORTER, cautious: memory.failure.is_some() };
-        let report = self.executor.execute(&mandate, &pass.plan.steps).await;
+        let report = self.executor.execute(&mandate, &pass.plan.steps, &|new| self.workload.measure(key, new)).await;
         self.log(key, &pass, &report);
         self.finish(key, pass, memory, report, now).await
     }
@@ -143,7 +146,10 @@ impl<W: Workload> Controller<W> {
         let mut failed = failure.is_some() || unsure;
         match recorded {
             Ok(Recorded::Same) => {}
-            Ok(Recorded::Written(version)) => writes.object.wrote(version),
+            Ok(Recorded::Written(version)) => {
+                writes.object.wrote(version);
+                self.tell(&pass.owner, pass.plan.notes);
+            }
             Ok(Recorded::Later(at)) => self.queue.add_at(key.clone(), at),
             Err(error) => {
                 tracing::warn!(kind = W::KIND, object = %key, %error, "the status could not be written");
@@ -163,6 +169,14 @@ impl<W: Workload> Controller<W> {
             self.queue.add(key.clone());
         }
         Outcome::Done { pause: pause(pass.pods) }
+    }
+
+    /// What a status says for the first time is told as an event too.
+    fn tell(&self, about: &Owner, notes: Vec<planner::plan::Note>) {
+        for planner::plan::Note { warning, reason, message } in notes {
+            let note = Note { about: about.clone(), reporter: W::REPORTER, warning, reason: reason.to_owned(), message };
+            self.executor.events.tell(note);
+        }
     }
 
     fn remember(&self, key: &Key, before: Memory, mut now: Memory) {

@@ -2,18 +2,25 @@
 
 use std::sync::Arc;
 
+use jiff::SignedDuration;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::client::Server;
-use crate::controller::Controller;
+use crate::controller::{Controller, Workload};
 use crate::events::Events;
 use crate::execute::Executor;
+use crate::hooks::egress::Egress;
+use crate::hooks::{self, Asker, Hooks};
 use crate::informer::Informer;
+use crate::kinds::custom::object_changed;
 use crate::kinds::gamedeployment::GameDeployments;
+use crate::kinds::hookrun::HookRuns;
+use crate::kinds::hooktemplate::HookTemplates;
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
+use crate::store::{Change, Kept, Store};
 
 /// How much at once.
 #[derive(Debug, Clone, Copy)]
@@ -39,34 +46,58 @@ pub struct Engine {
     pub limits: Limits,
     /// Whether the server can stream lists.
     pub streaming: bool,
+    /// How hooks are asked.
+    pub hooks: HookOptions,
+}
+
+/// How hooks are asked.
+#[derive(Debug, Clone)]
+pub struct HookOptions {
+    /// Where they may go.
+    pub egress: Arc<Egress>,
+    /// How many at once.
+    pub limits: hooks::Limits,
+    /// How long a HookRun that nobody owns is kept after its end.
+    pub keep: SignedDuration,
 }
 
 impl Engine {
     /// Runs one term. Says through `synced` when the caches are complete. Ends only by being dropped, or by a worker's death.
     pub async fn run(self, synced: &watch::Sender<bool>) {
-        let Self { server, leadership, metrics, limits, streaming } = self;
+        let Self { server, leadership, metrics, limits, streaming, hooks } = self;
         let mut tasks = JoinSet::new();
         let (events, write_events) = Events::start(server.clone(), Arc::clone(&leadership));
         tasks.spawn(write_events);
-        let queue = Arc::new(Queue::new("GameDeployment", Arc::clone(&metrics)));
-        let kinds = GameDeployments::default();
+        let mut watch = Watch { server: &server, metrics: &metrics, streaming, tasks: &mut tasks };
 
-        let on = Arc::clone(&queue);
-        let objects = Informer::new(server.clone(), Arc::clone(&kinds.objects), Arc::clone(&metrics), streaming, move |change| {
-            GameDeployments::object_changed(&on, change);
-        });
-        let (on, known) = (Arc::clone(&queue), kinds.clone());
-        let pods = Informer::new(server.clone(), Arc::clone(&kinds.pods), Arc::clone(&metrics), streaming, move |change| {
-            known.pod_changed(&on, change);
-        });
-        let on = Arc::clone(&queue);
-        let revisions = Informer::new(server.clone(), Arc::clone(&kinds.revisions), Arc::clone(&metrics), streaming, move |change| {
-            GameDeployments::revision_changed(&on, change);
-        });
-        tasks.spawn(objects.run());
-        tasks.spawn(pods.run());
-        tasks.spawn(revisions.run());
-        let listed = async { tokio::join!(kinds.objects.listed(), kinds.pods.listed(), kinds.revisions.listed()) };
+        let queue = |kind| Arc::new(Queue::new(kind, Arc::clone(&metrics)));
+        let (games_queue, runs_queue, templates_queue) = (queue("GameDeployment"), queue("HookRun"), queue("HookTemplate"));
+        let games = GameDeployments::default();
+        let on = Arc::clone(&games_queue);
+        watch.start(&games.objects, move |change| object_changed(&on, change));
+        let (on, known) = (Arc::clone(&games_queue), games.clone());
+        watch.start(&games.pods, move |change| known.pod_changed(&on, change));
+        let on = Arc::clone(&games_queue);
+        watch.start(&games.revisions, move |change| GameDeployments::revision_changed(&on, change));
+
+        let asker = Asker {
+            server: server.clone(),
+            leadership: Arc::clone(&leadership),
+            metrics: Arc::clone(&metrics),
+            egress: hooks.egress,
+            limits: hooks.limits,
+        };
+        let runs = HookRuns { objects: Arc::default(), hooks: Hooks::new(asker, Arc::clone(&runs_queue)), keep: hooks.keep };
+        let on = Arc::clone(&runs_queue);
+        watch.start(&runs.objects, move |change| object_changed(&on, change));
+        let templates = HookTemplates::default();
+        let on = Arc::clone(&templates_queue);
+        watch.start(&templates.objects, move |change| object_changed(&on, change));
+
+        let (hook_runs, hook_templates) = (&runs.objects, &templates.objects);
+        let listed = async {
+            tokio::join!(games.objects.listed(), games.pods.listed(), games.revisions.listed(), hook_runs.listed(), hook_templates.listed())
+        };
         tokio::select! {
             _ = listed => {}
             death = tasks.join_next() => {
@@ -74,20 +105,47 @@ impl Engine {
                 return;
             }
         }
-        tracing::info!(gamedeployments = kinds.objects.len(), pods = kinds.pods.len(), "the caches are complete");
+        tracing::info!(
+            gamedeployments = games.objects.len(),
+            pods = games.pods.len(),
+            hookruns = hook_runs.len(),
+            "the caches are complete"
+        );
         synced.send_replace(true);
 
         let writes = Arc::new(Semaphore::new(limits.writes));
         let executor = Executor { server, leadership, events, metrics, writes, per_object: limits.writes_per_object };
-        let controller = Arc::new(Controller::new(kinds, queue, executor));
-        for _ in 0..limits.workers {
-            let controller = Arc::clone(&controller);
-            tasks.spawn(async move { controller.work().await });
-        }
+        work(&mut tasks, limits.workers, Controller::new(games, games_queue, executor.clone()));
+        work(&mut tasks, limits.workers, Controller::new(runs, runs_queue, executor.clone()));
+        work(&mut tasks, 1, Controller::new(templates, templates_queue, executor));
         // No task ends by itself: one that did has died.
         if let Some(Err(death)) = tasks.join_next().await {
             tracing::error!(error = %death, "a part of the engine died; starting again");
         }
         synced.send_replace(false);
+    }
+}
+
+/// Starts informers.
+struct Watch<'a> {
+    server: &'a Server,
+    metrics: &'a Arc<Metrics>,
+    streaming: bool,
+    tasks: &'a mut JoinSet<()>,
+}
+
+impl Watch<'_> {
+    fn start<T: Kept>(&mut self, store: &Arc<Store<T>>, changed: impl Fn(&Change<T>) + Send + Sync + 'static) {
+        let informer = Informer::new(self.server.clone(), Arc::clone(store), Arc::clone(self.metrics), self.streaming, changed);
+        self.tasks.spawn(informer.run());
+    }
+}
+
+/// Starts workers of one kind.
+fn work<W: Workload>(tasks: &mut JoinSet<()>, workers: usize, controller: Controller<W>) {
+    let controller = Arc::new(controller);
+    for _ in 0..workers {
+        let controller = Arc::clone(&controller);
+        tasks.spawn(async move { controller.work().await });
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use planner::manifest::{self, Owner};
-use planner::plan::Action;
+use planner::plan::{Action, NewMeasurement};
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -99,6 +99,8 @@ enum Effect {
     NameTaken,
     /// The object that was decided on is gone, and another may have its name.
     Replaced,
+    /// It is under way; who does it tells when it has ended.
+    Begun,
     /// The world differs from what was decided on: decide again.
     Stale,
 }
@@ -106,6 +108,8 @@ enum Effect {
 struct Run<'a> {
     executor: &'a Executor,
     mandate: &'a Mandate,
+    /// Begins a measurement.
+    measure: &'a (dyn Fn(&NewMeasurement) + Sync),
     report: Mutex<Report>,
     stopped: AtomicBool,
     done: AtomicUsize,
@@ -114,10 +118,11 @@ struct Run<'a> {
 
 impl Executor {
     /// Carries the steps out, in order, until one fails or the time is up.
-    pub async fn execute(&self, mandate: &Mandate, steps: &[Vec<Action>]) -> Report {
+    pub async fn execute(&self, mandate: &Mandate, steps: &[Vec<Action>], measure: &(dyn Fn(&NewMeasurement) + Sync)) -> Report {
         let run = Run {
             executor: self,
             mandate,
+            measure,
             report: Mutex::default(),
             stopped: AtomicBool::new(false),
             done: AtomicUsize::new(0),
@@ -253,6 +258,11 @@ impl Run<'_> {
                 changed(server.patch(&format!("{revisions}/{name}"), Patch::Strategic, &manifest::adoption(owner, uid)).await)
             }
             Action::DeleteRevision { name, uid } => gone(server.delete(&format!("{revisions}/{name}"), uid).await),
+            Action::Measure(new) => {
+                (self.measure)(new);
+                Ok(Effect::Begun)
+            }
+            Action::DeleteHookRun { uid, .. } => gone(server.delete(&self.mandate.path, uid).await),
         }
     }
 
@@ -297,8 +307,7 @@ fn changed(result: Result<Written, CallError>) -> Result<Effect, CallError> {
 
 fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect) {
     let key = |name: &str| Key { namespace: owner.namespace.clone(), name: name.to_owned() };
-    let pods = &mut report.writes.pods;
-    let revisions = &mut report.writes.revisions;
+    let Writes { object, pods, revisions, .. } = &mut report.writes;
     let (expected, name, uid): (&mut Expected, &str, &str) = match action {
         Action::CreatePod(new) => (pods, &new.name, ""),
         Action::DeletePod { name, uid, .. } | Action::AdoptPod { name, uid } | Action::ReleasePod { name, uid } => (pods, name, uid),
@@ -306,6 +315,8 @@ fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect
         Action::BumpRevision { name, uid, .. } | Action::AdoptRevision { name, uid } | Action::DeleteRevision { name, uid } => {
             (revisions, name, uid)
         }
+        Action::DeleteHookRun { name, uid } => (object, name, uid),
+        Action::Measure(new) => (object, &new.metric, ""),
     };
     match effect {
         Effect::Wrote(version) | Effect::Seen(version) => expected.wrote(*version),
@@ -319,6 +330,6 @@ fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect
             names.push(name.to_owned());
             report.unfinished = true;
         }
-        Effect::Stale => {}
+        Effect::Begun | Effect::Stale => {}
     }
 }

@@ -7,6 +7,7 @@ pub mod controller;
 pub mod engine;
 pub mod events;
 pub mod execute;
+pub mod hooks;
 pub mod informer;
 pub mod kinds;
 pub mod leader;

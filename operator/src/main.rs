@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{ArgAction, Parser, ValueEnum};
+use ipnet::IpNet;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use operator::client::Server;
-use operator::engine::{Engine, Limits};
+use operator::engine::{Engine, HookOptions, Limits};
+use operator::hooks::egress::{Egress, Policy};
 use operator::leader::{Candidate, Election, Leadership, Times};
 use operator::metrics::Metrics;
 use operator::server::{Condition, serve};
@@ -58,6 +60,33 @@ struct Cli {
     /// Writes under way at the same time for all objects
     #[arg(long, default_value_t = 64, value_parser = at_least_one, value_name = "N")]
     writes: usize,
+    /// Measurements of hooks under way at the same time
+    #[arg(long, default_value_t = 512, value_parser = at_least_one, value_name = "N")]
+    hook_concurrency: usize,
+    /// The same, for HookRuns of one namespace
+    #[arg(long, default_value_t = 256, value_parser = at_least_one, value_name = "N")]
+    hook_concurrency_per_namespace: usize,
+    /// The same, to one host and port
+    #[arg(long, default_value_t = 16, value_parser = at_least_one, value_name = "N")]
+    hook_concurrency_per_host: usize,
+    /// A network that hooks may reach although it would be refused: loopback, link-local and multicast addresses and the API server's are by default
+    #[arg(long, value_delimiter = ',', value_name = "CIDR")]
+    hook_allow_cidr: Vec<IpNet>,
+    /// A network that hooks may not reach
+    #[arg(long, value_delimiter = ',', value_name = "CIDR")]
+    hook_deny_cidr: Vec<IpNet>,
+    /// The only hosts that hooks may reach; *.example.com stands for everything below it
+    #[arg(long, value_delimiter = ',', value_name = "HOST")]
+    hook_allow_host: Vec<String>,
+    /// A host that hooks may not reach
+    #[arg(long, value_delimiter = ',', value_name = "HOST")]
+    hook_deny_host: Vec<String>,
+    /// The name server for hooks, as ADDRESS:PORT; the machine's by default
+    #[arg(long, value_name = "ADDRESS")]
+    hook_name_server: Option<SocketAddr>,
+    /// How long a HookRun that nobody owns is kept after its end
+    #[arg(long, default_value = "24h", value_parser = parse_duration, value_name = "DURATION")]
+    hook_run_ttl: Duration,
     /// What is logged: error, warn, info, debug or trace, also by module
     #[arg(long, env = "LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
     log_level: String,
@@ -86,7 +115,8 @@ fn main() -> ExitCode {
     let run = || -> Result<()> {
         log(&cli)?;
         check(&cli)?;
-        tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(&cli))
+        // Conditions of hooks are parsed by recursion: room is cheap, an overflow is not.
+        tokio::runtime::Builder::new_multi_thread().enable_all().thread_stack_size(8 << 20).build()?.block_on(run(&cli))
     };
     match run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -129,17 +159,19 @@ async fn run(cli: &Cli) -> Result<()> {
     let (leading, is_leading) = watch::channel(false);
     let (synced, is_synced) = watch::channel(false);
     let condition = Condition { metrics: Arc::clone(&metrics), leading: is_leading, synced: is_synced };
-    let server = Server::new(client(cli).await?, Arc::clone(&metrics));
+    let config = config(cli).await?;
+    let hooks = hooks(cli, &config)?;
+    let server = Server::new(kube::Client::try_from(config)?, Arc::clone(&metrics));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "starting");
     tokio::select! {
         served = serve(cli.listen, condition) => served.with_context(|| format!("cannot serve on {}", cli.listen)),
-        () = lead(cli, &server, &metrics, &leading, &synced, async {
+        () = lead(cli, &server, &hooks, &metrics, &leading, &synced, async {
             tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         }) => Ok(()),
     }
 }
 
-async fn client(cli: &Cli) -> Result<kube::Client> {
+async fn config(cli: &Cli) -> Result<kube::Config> {
     let mut config = match &cli.kubeconfig {
         Some(file) => {
             let kubeconfig = Kubeconfig::read_from(file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -150,13 +182,34 @@ async fn client(cli: &Cli) -> Result<kube::Client> {
     // Retries are ours: a silent one could outlive the lease.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
-    Ok(kube::Client::try_from(config)?)
+    Ok(config)
+}
+
+fn hooks(cli: &Cli, config: &kube::Config) -> Result<HookOptions> {
+    // The address that this process uses, and the one that pods know.
+    let in_pods = std::env::var("KUBERNETES_SERVICE_HOST").ok();
+    let addresses = config.cluster_url.host().map(str::to_owned).into_iter().chain(in_pods);
+    let policy = Policy {
+        allow: cli.hook_allow_cidr.clone(),
+        deny: cli.hook_deny_cidr.clone(),
+        allow_hosts: cli.hook_allow_host.clone(),
+        deny_hosts: cli.hook_deny_host.clone(),
+        api_server: addresses.filter_map(|host| host.trim_matches(['[', ']']).parse().ok()).collect(),
+    };
+    let egress = Egress::new(policy, cli.hook_name_server).map_err(anyhow::Error::msg)?;
+    let limits = operator::hooks::Limits {
+        total: cli.hook_concurrency,
+        per_namespace: cli.hook_concurrency_per_namespace,
+        per_host: cli.hook_concurrency_per_host,
+    };
+    Ok(HookOptions { egress: Arc::new(egress), limits, keep: cli.hook_run_ttl.try_into().context("--hook-run-ttl")? })
 }
 
 /// Terms of leadership, one after another, until it is time to stop.
 async fn lead(
     cli: &Cli,
     server: &Server,
+    hooks: &HookOptions,
     metrics: &Arc<Metrics>,
     leading: &watch::Sender<bool>,
     synced: &watch::Sender<bool>,
@@ -176,7 +229,7 @@ async fn lead(
         tracing::info!("leading");
         leading.send_replace(true);
         metrics.set_leading(true);
-        let term = term(cli, server, metrics, &leadership, synced);
+        let term = term(cli, server, hooks, metrics, &leadership, synced);
         let lost = async { if cli.leader_elect { election.lost().await } else { std::future::pending().await } };
         let term = async {
             term.await;
@@ -201,13 +254,21 @@ async fn lead(
     }
 }
 
-async fn term(cli: &Cli, server: &Server, metrics: &Arc<Metrics>, leadership: &Arc<Leadership>, synced: &watch::Sender<bool>) {
+async fn term(
+    cli: &Cli,
+    server: &Server,
+    hooks: &HookOptions,
+    metrics: &Arc<Metrics>,
+    leadership: &Arc<Leadership>,
+    synced: &watch::Sender<bool>,
+) {
     let engine = Engine {
         server: server.clone(),
         leadership: Arc::clone(leadership),
         metrics: Arc::clone(metrics),
         limits: Limits { workers: cli.workers, writes_per_object: cli.writes_per_object, writes: cli.writes },
         streaming: true,
+        hooks: hooks.clone(),
     };
     engine.run(synced).await;
 }

@@ -39,6 +39,17 @@ struct State {
     state: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Measured {
+    provider: &'static str,
+    phase: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Provider {
+    provider: &'static str,
+}
+
 /// Every metric.
 #[derive(Debug)]
 pub struct Metrics {
@@ -55,6 +66,10 @@ pub struct Metrics {
     workloads: Family<State, Gauge>,
     leading: Gauge<i64>,
     writes: Gauge<u64, AtomicU64>,
+    measurements: Family<Measured, Counter>,
+    measurement_seconds: Family<Provider, Histogram>,
+    measuring: Gauge<u64, AtomicU64>,
+    refused_egress: Counter,
 }
 
 fn seconds() -> Histogram {
@@ -78,6 +93,10 @@ impl Default for Metrics {
             workloads: Family::default(),
             leading: Gauge::default(),
             writes: Gauge::default(),
+            measurements: Family::default(),
+            measurement_seconds: Family::new_with_constructor(seconds),
+            measuring: Gauge::default(),
+            refused_egress: Counter::default(),
         };
         registry.register("api_calls", "Calls to the API server; code 0 means no answer", metrics.calls.clone());
         registry.register("reconciles", "Passes over one object", metrics.reconciles.clone());
@@ -91,6 +110,10 @@ impl Default for Metrics {
         registry.register("workloads", "Objects by the reason of their Progressing condition", metrics.workloads.clone());
         registry.register("leading", "1 while this process leads", metrics.leading.clone());
         registry.register("writes_in_flight", "Writes that wait for their answer", metrics.writes.clone());
+        registry.register("hook_measurements", "Measurements of hooks that have ended", metrics.measurements.clone());
+        registry.register("hook_measurement_seconds", "How long a measurement of a hook took", metrics.measurement_seconds.clone());
+        registry.register("hook_measurements_in_flight", "Measurements of hooks under way", metrics.measuring.clone());
+        registry.register("hook_refused_egress", "Requests of hooks that the egress policy refused", metrics.refused_egress.clone());
         Self { registry, ..metrics }
     }
 }
@@ -124,6 +147,23 @@ impl Metrics {
 
     pub(crate) fn count_action(&self, action: &'static str, result: &'static str) {
         self.actions.get_or_create(&Action { action, result }).inc();
+    }
+
+    pub(crate) fn count_measurement(&self, provider: &'static str, phase: &'static str, took: std::time::Duration) {
+        self.measurements.get_or_create(&Measured { provider, phase }).inc();
+        self.measurement_seconds.get_or_create(&Provider { provider }).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn hook_started(&self) {
+        self.measuring.inc();
+    }
+
+    pub(crate) fn hook_ended(&self) {
+        self.measuring.dec();
+    }
+
+    pub(crate) fn count_refused_egress(&self) {
+        self.refused_egress.inc();
     }
 
     pub(crate) fn count_watch_restart(&self, kind: &'static str) {

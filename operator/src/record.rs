@@ -15,7 +15,7 @@ use crate::store::Key;
 const GAP: Duration = Duration::from_secs(1);
 
 /// Fields whose change cannot wait.
-const URGENT: [&str; 4] = ["observedGeneration", "updateRevision", "currentRevision", "collisionCount"];
+const URGENT: [&str; 5] = ["phase", "observedGeneration", "updateRevision", "currentRevision", "collisionCount"];
 
 /// Writes status.
 #[derive(Debug)]

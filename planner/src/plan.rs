@@ -14,6 +14,8 @@ pub struct Plan<S> {
     pub steps: Vec<Vec<Action>>,
     /// From what was seen, never from what the steps hope to achieve.
     pub status: S,
+    /// What is worth telling a person when the status is written.
+    pub notes: Vec<Note>,
     /// Why work that looks due is not done now.
     pub holds: Vec<Hold>,
     /// Look again then, even if nothing changes.
@@ -25,6 +27,17 @@ impl<S> Plan<S> {
     pub fn actions(&self) -> impl Iterator<Item = &Action> {
         self.steps.iter().flatten()
     }
+}
+
+/// Something worth telling a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// Whether something went wrong.
+    pub warning: bool,
+    /// One word.
+    pub reason: &'static str,
+    /// A sentence.
+    pub message: String,
 }
 
 /// One write. Each names the uid it was decided on.
@@ -46,6 +59,19 @@ pub enum Action {
     CreatePod(NewPod),
     /// Delete a pod.
     DeletePod { name: String, uid: String, why: DeleteReason },
+    /// Measure something for a HookRun.
+    Measure(NewMeasurement),
+    /// Forget a HookRun that nobody owns.
+    DeleteHookRun { name: String, uid: String },
+}
+
+/// A measurement to make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewMeasurement {
+    /// The metric.
+    pub metric: String,
+    /// How many measurements of the metric there were before.
+    pub number: i32,
 }
 
 /// A revision to create.
@@ -100,7 +126,9 @@ impl Action {
             | Self::AdoptRevision { .. }
             | Self::DeleteRevision { .. }
             | Self::AdoptPod { .. }
-            | Self::ReleasePod { .. } => None,
+            | Self::ReleasePod { .. }
+            | Self::Measure(_)
+            | Self::DeleteHookRun { .. } => None,
         }
     }
 
@@ -115,6 +143,8 @@ impl Action {
             Self::DeletePod { name, .. } => (event::FAILED_DELETE, format!("failed to delete pod {name}: {error}")),
             Self::AdoptPod { name, .. } => (event::FAILED_CLAIM, format!("failed to adopt pod {name}: {error}")),
             Self::ReleasePod { name, .. } => (event::FAILED_CLAIM, format!("failed to release pod {name}: {error}")),
+            Self::Measure(NewMeasurement { metric, .. }) => (event::FAILED_MEASUREMENT, format!("failed to measure {metric}: {error}")),
+            Self::DeleteHookRun { name, .. } => (event::FAILED_DELETE, format!("failed to delete HookRun {name}: {error}")),
             Self::CreateRevision(NewRevision { name, .. })
             | Self::BumpRevision { name, .. }
             | Self::AdoptRevision { name, .. }
@@ -134,6 +164,8 @@ impl Action {
             Self::ReleasePod { .. } => "release_pod",
             Self::CreatePod(_) => "create_pod",
             Self::DeletePod { .. } => "delete_pod",
+            Self::Measure(_) => "measure",
+            Self::DeleteHookRun { .. } => "delete_hookrun",
         }
     }
 }

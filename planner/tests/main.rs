@@ -9,6 +9,8 @@
     reason = "a test may fail, and ask how many cases are wanted"
 )]
 
+mod hookruns;
+mod hostile;
 mod laws;
 mod scenarios;
 mod world;

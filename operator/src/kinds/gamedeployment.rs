@@ -6,52 +6,18 @@ use api::names::GAMEDEPLOYMENT_REPORTER;
 use api::tkex::{GameDeployment, GameDeploymentStatus};
 use jiff::Timestamp;
 use planner::gamedeployment::{self, Observed};
-use planner::manifest::Owner;
 
+use super::custom::{Custom, owner, path};
 use super::pod::Pod;
 use super::revision::Revision;
 use crate::controller::{Pass, Workload};
 use crate::execute::{Failure, Taken};
 use crate::queue::Queue;
 use crate::settle::Writes;
-use crate::store::{Change, Index, Kept, Key, Store};
+use crate::store::{Change, Index, Kept as _, Key, Store};
 
 /// A GameDeployment in the cache.
-#[derive(Debug)]
-pub struct Entry {
-    object: Arc<GameDeployment>,
-    version: u64,
-}
-
-impl Kept for Entry {
-    const KIND: &'static str = "GameDeployment";
-    const PATH: &'static str = "/apis/tkex.tencent.com/v1alpha1/gamedeployments";
-
-    fn decode(json: &str) -> Result<Self, serde_json::Error> {
-        let mut object: GameDeployment = serde_json::from_str(json)?;
-        object.metadata.managed_fields = None;
-        object.metadata.annotations = None;
-        let version = object.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default();
-        Ok(Self { object: Arc::new(object), version })
-    }
-
-    fn key(&self) -> Key {
-        let metadata = &self.object.metadata;
-        Key { namespace: metadata.namespace.clone().unwrap_or_default(), name: metadata.name.clone().unwrap_or_default() }
-    }
-
-    fn uid(&self) -> &str {
-        self.object.metadata.uid.as_deref().unwrap_or_default()
-    }
-
-    fn version(&self) -> u64 {
-        self.version
-    }
-
-    fn index(&self) -> Option<Index> {
-        self.object.metadata.namespace.clone().map(Index::Namespace)
-    }
-}
+pub type Entry = Custom<GameDeployment>;
 
 /// Everything that GameDeployments are decided from.
 #[derive(Debug, Clone, Default)]
@@ -81,17 +47,6 @@ impl GameDeployments {
         Some(Observed { object, pods, revisions, taken_revision_names: taken.revisions.clone(), taken_pod_names: taken.pods.clone() })
     }
 
-    /// An object changed: look at it, at once if a person changed it.
-    pub fn object_changed(queue: &Queue, change: &Change<Entry>) {
-        let Some(entry) = change.new.as_ref().or(change.old.as_ref()) else { return };
-        let generation = |entry: &Arc<Entry>| (entry.object.metadata.generation, entry.object.metadata.deletion_timestamp.is_some());
-        if change.old.as_ref().map(generation) == change.new.as_ref().map(generation) {
-            queue.add(entry.key());
-        } else {
-            queue.add_now(entry.key());
-        }
-    }
-
     /// A pod changed: look at its owner, or at those who might adopt it.
     pub fn pod_changed(&self, queue: &Queue, change: &Change<Pod>) {
         for pod in change.old.iter().chain(&change.new) {
@@ -118,24 +73,15 @@ impl GameDeployments {
 
 impl Workload for GameDeployments {
     type Status = GameDeploymentStatus;
-    const KIND: &'static str = Entry::KIND;
+    const KIND: &'static str = "GameDeployment";
     const REPORTER: &'static str = GAMEDEPLOYMENT_REPORTER;
 
     fn pass(&self, key: &Key, taken: &Taken, now: Timestamp) -> Option<Pass<GameDeploymentStatus>> {
         let seen = self.observe(key, taken)?;
-        let owner = Owner {
-            api_version: "tkex.tencent.com/v1alpha1".to_owned(),
-            kind: Self::KIND.to_owned(),
-            name: key.name.clone(),
-            namespace: key.namespace.clone(),
-            uid: seen.object.metadata.uid.clone().unwrap_or_default(),
-        };
-        let path = format!("/apis/tkex.tencent.com/v1alpha1/namespaces/{}/gamedeployments/{}", key.namespace, key.name);
-        let version = seen.object.metadata.resource_version.clone().unwrap_or_default();
         Some(Pass {
-            owner,
-            path,
-            version,
+            owner: owner(&*seen.object),
+            path: path(&*seen.object),
+            version: seen.object.metadata.resource_version.clone().unwrap_or_default(),
             before: seen.object.status.clone(),
             plan: gamedeployment::decide(&seen, now),
             pods: seen.pods.len(),

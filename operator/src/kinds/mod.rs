@@ -1,6 +1,9 @@
 //! What is watched, and how `Observed` is filled from it.
 
+pub mod custom;
 pub mod gamedeployment;
+pub mod hookrun;
+pub mod hooktemplate;
 pub mod pod;
 pub mod revision;
 

@@ -112,6 +112,7 @@ impl World {
         self.version += 1;
         let version = self.version;
         match action {
+            Action::Measure(_) | Action::DeleteHookRun { .. } => panic!("no game server is measured"),
             Action::CreatePod(new) => {
                 let owner = Owner {
                     api_version: "tkex.tencent.com/v1alpha1".to_owned(),

@@ -1,0 +1,297 @@
+//! Makes the measurements that are due: many at once, within limits, so that an endpoint that hangs delays only itself.
+
+pub mod egress;
+mod http;
+mod prometheus;
+mod web;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use ::http::{HeaderMap, HeaderName, HeaderValue};
+use api::tkex::{Header, HookRun, Metric, Phase};
+use jiff::Timestamp;
+use planner::hookrun::arguments::{Place, fill};
+use planner::hookrun::{Measured, Outcome, judge};
+use planner::plan::NewMeasurement;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+use crate::client::{CallError, Server};
+use crate::leader::Leadership;
+use crate::metrics::Metrics;
+use crate::queue::Queue;
+use crate::store::Key;
+use egress::Egress;
+use http::NoAnswer;
+
+/// How many measurements at once.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// In all.
+    pub total: usize,
+    /// In one namespace.
+    pub per_namespace: usize,
+    /// To one host and port.
+    pub per_host: usize,
+}
+
+/// What measurements need.
+#[derive(Debug)]
+pub struct Asker {
+    /// The API server, for Secrets.
+    pub server: Server,
+    /// Whether we still may.
+    pub leadership: Arc<Leadership>,
+    /// Counts.
+    pub metrics: Arc<Metrics>,
+    /// Where hooks may go.
+    pub egress: Arc<Egress>,
+    /// How many at once.
+    pub limits: Limits,
+}
+
+/// Measurements that are under way or have ended. Dropping the last clone ends them.
+#[derive(Debug, Clone)]
+pub struct Hooks {
+    shared: Arc<Shared>,
+    tasks: Arc<Mutex<JoinSet<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    asker: Asker,
+    queue: Arc<Queue>,
+    runs: Mutex<HashMap<String, Run>>,
+    total: Arc<Semaphore>,
+    /// By namespace, and by host. Nobody's who nobody waits for.
+    gates: Mutex<HashMap<Gate, Weak<Semaphore>>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Gate {
+    Namespace(String),
+    Host(String),
+}
+
+/// What is known of a run besides its status.
+#[derive(Debug, Default)]
+struct Run {
+    flying: BTreeSet<String>,
+    results: Vec<Measured>,
+}
+
+/// One measurement of one run.
+#[derive(Debug)]
+pub(crate) struct Errand {
+    namespace: String,
+    metric: Metric,
+    arguments: BTreeMap<String, String>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl Hooks {
+    /// Nothing is under way yet. `queue` hears of every measurement that ends.
+    #[must_use]
+    pub fn new(asker: Asker, queue: Arc<Queue>) -> Self {
+        let total = Arc::new(Semaphore::new(asker.limits.total));
+        let shared = Shared { asker, queue, runs: Mutex::default(), total, gates: Mutex::default() };
+        Self { shared: Arc::new(shared), tasks: Arc::default() }
+    }
+
+    /// What is under way for a run, and what has ended and is newer than its status.
+    #[must_use]
+    pub fn of(&self, uid: &str, is_new: impl Fn(&Measured) -> bool) -> (BTreeSet<String>, Vec<Measured>) {
+        let mut runs = locked(&self.shared.runs);
+        let Some(run) = runs.get_mut(uid) else { return (BTreeSet::new(), Vec::new()) };
+        run.results.retain(is_new);
+        let known = (run.flying.clone(), run.results.clone());
+        if run.flying.is_empty() && run.results.is_empty() {
+            runs.remove(uid);
+        }
+        known
+    }
+
+    /// Begins a measurement and returns at once.
+    pub fn begin(&self, key: Key, run: &HookRun, new: &NewMeasurement) {
+        let uid = run.metadata.uid.clone().unwrap_or_default();
+        let Some(metric) = run.spec.metrics.iter().find(|metric| metric.name == new.metric) else { return };
+        if !locked(&self.shared.runs).entry(uid.clone()).or_default().flying.insert(new.metric.clone()) {
+            return;
+        }
+        let arguments = run.spec.args.iter().filter_map(|one| Some((one.name.clone(), one.value.clone()?))).collect();
+        let errand = Errand { namespace: key.namespace.clone(), metric: metric.clone(), arguments };
+        let (shared, number) = (Arc::clone(&self.shared), new.number);
+        let mut tasks = locked(&self.tasks);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(async move {
+            let result = shared.measure(errand, number).await;
+            let name = result.as_ref().map_or_else(Clone::clone, |result| result.metric.clone());
+            {
+                let mut runs = locked(&shared.runs);
+                let run = runs.entry(uid).or_default();
+                run.flying.remove(&name);
+                run.results.extend(result);
+            }
+            shared.queue.add(key);
+        });
+    }
+}
+
+impl Shared {
+    /// Waits for its turn, asks and judges. The metric's name if we may not ask any more.
+    async fn measure(&self, errand: Errand, number: i32) -> Result<Measured, String> {
+        let metric = errand.metric.name.clone();
+        let _turn = self.turn(&errand).await;
+        if !self.asker.leadership.may_write() {
+            return Err(metric);
+        }
+        let provider = provider(&errand.metric);
+        let (started, clock) = (Timestamp::now(), tokio::time::Instant::now());
+        self.asker.metrics.hook_started();
+        let answer = self.asker.ask(&errand).await;
+        self.asker.metrics.hook_ended();
+        let outcome = match answer {
+            Ok(Answer::Value(value)) => judged(errand.metric, value).await,
+            Ok(Answer::Nothing(text)) => {
+                Outcome { phase: Phase::Inconclusive, message: Some(format!("the value is {text}")), value: Some(text) }
+            }
+            Err(error) => {
+                if error.refused {
+                    self.asker.metrics.count_refused_egress();
+                }
+                Outcome { phase: Phase::Error, value: None, message: Some(error.message) }
+            }
+        };
+        self.asker.metrics.count_measurement(provider, planner::hookrun::word(outcome.phase), clock.elapsed());
+        Ok(Measured { metric, number, started, finished: Timestamp::now().max(started), outcome })
+    }
+
+    /// Permits in the order from narrow to wide: who waits for a host that hangs holds no place of others.
+    async fn turn(&self, errand: &Errand) -> Vec<OwnedSemaphorePermit> {
+        let limits = self.asker.limits;
+        let mut gates = vec![self.gate(Gate::Namespace(errand.namespace.clone()), limits.per_namespace), Arc::clone(&self.total)];
+        if let Some(host) = host(errand) {
+            gates.insert(0, self.gate(Gate::Host(host), limits.per_host));
+        }
+        let mut permits = Vec::new();
+        for gate in gates {
+            permits.extend(gate.acquire_owned().await);
+        }
+        permits
+    }
+
+    fn gate(&self, gate: Gate, width: usize) -> Arc<Semaphore> {
+        let mut gates = locked(&self.gates);
+        if let Some(known) = gates.get(&gate).and_then(Weak::upgrade) {
+            return known;
+        }
+        if gates.len() >= 1024 {
+            gates.retain(|_, gate| gate.strong_count() > 0);
+        }
+        let new = Arc::new(Semaphore::new(width));
+        gates.insert(gate, Arc::downgrade(&new));
+        new
+    }
+}
+
+/// Host and port that an errand goes to.
+fn host(errand: &Errand) -> Option<String> {
+    let provider = &errand.metric.provider;
+    let text = match (&provider.web, &provider.prometheus) {
+        (Some(web), _) => fill(&web.url, &errand.arguments, Place::Url).ok()?,
+        (None, Some(prometheus)) => prometheus.address.clone(),
+        (None, None) => return None,
+    };
+    let url = url::Url::parse(&text).ok()?;
+    Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?))
+}
+
+fn provider(metric: &Metric) -> &'static str {
+    let provider = &metric.provider;
+    match (&provider.web, &provider.prometheus, &provider.kubernetes) {
+        (Some(_), _, _) => "web",
+        (None, Some(_), _) => "prometheus",
+        (None, None, Some(_)) => "kubernetes",
+        (None, None, None) => "exec",
+    }
+}
+
+/// Conditions are somebody else's program: they run where they hold nobody up, and may even panic.
+async fn judged(metric: Metric, value: Value) -> Outcome {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let wrong = |message: &str| Outcome { phase: Phase::Error, value: None, message: Some(message.to_owned()) };
+    let judged = tokio::task::spawn_blocking(move || judge::judge(&metric, &value));
+    match tokio::time::timeout(PATIENCE, judged).await {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(_)) => wrong("the conditions could not be judged"),
+        Err(_) => wrong("the conditions took too long"),
+    }
+}
+
+/// What was found out.
+enum Answer {
+    Value(Value),
+    /// Something that is no value: it is inconclusive.
+    Nothing(String),
+}
+
+#[derive(Deserialize)]
+struct Secret {
+    #[serde(default)]
+    data: HashMap<String, k8s_openapi::ByteString>,
+}
+
+impl Asker {
+    async fn ask(&self, errand: &Errand) -> Result<Answer, NoAnswer> {
+        let provider = &errand.metric.provider;
+        if let Some(web) = &provider.web {
+            return web::measure(self, errand, web).await.map(Answer::Value);
+        }
+        if let Some(prometheus) = &provider.prometheus {
+            return prometheus::measure(self, errand, prometheus).await.map(|answer| match answer {
+                prometheus::Answer::Numbers(value) => Answer::Value(value),
+                prometheus::Answer::NotANumber(text) => Answer::Nothing(text),
+            });
+        }
+        Err(NoAnswer::because("this provider is not in this version"))
+    }
+
+    /// Headers with their values, those of Secrets too.
+    async fn headers(&self, errand: &Errand, headers: &[Header]) -> Result<HeaderMap, NoAnswer> {
+        let mut all = HeaderMap::new();
+        for header in headers {
+            let name = HeaderName::from_bytes(header.key.as_bytes());
+            let name = name.map_err(|_| NoAnswer::because(format!("{:?} is no name of a header", header.key)))?;
+            let value = match &header.value_from {
+                Some(source) => self.secret(&errand.namespace, &source.secret_key_ref.name, &source.secret_key_ref.key).await?,
+                None => {
+                    let text = header.value.as_deref().unwrap_or_default();
+                    fill(text, &errand.arguments, Place::Plain).map_err(|problem| NoAnswer::because(problem.0))?.into_bytes()
+                }
+            };
+            let mut value = HeaderValue::from_bytes(&value)
+                .map_err(|_| NoAnswer::because(format!("the value of header {} does not fit a header", header.key)))?;
+            value.set_sensitive(header.value_from.is_some());
+            all.append(name, value);
+        }
+        Ok(all)
+    }
+
+    async fn secret(&self, namespace: &str, name: &str, key: &str) -> Result<Vec<u8>, NoAnswer> {
+        let found: Result<Secret, CallError> = self.server.get(&format!("/api/v1/namespaces/{namespace}/secrets/{name}")).await;
+        let mut secret = found.map_err(|error| {
+            let hint = if error.code == 403 { "; a Role of this namespace must allow the operator's ServiceAccount to get it" } else { "" };
+            NoAnswer::because(format!("the Secret {name} cannot be read: {}{hint}", error.message))
+        })?;
+        // A line end behind a value is hardly ever meant.
+        let trimmed = |value: k8s_openapi::ByteString| value.0.trim_ascii_end().to_vec();
+        secret.data.remove(key).map(trimmed).ok_or_else(|| NoAnswer::because(format!("the Secret {name} has no key {key}")))
+    }
+}

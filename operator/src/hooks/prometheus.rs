@@ -1,0 +1,104 @@
+//! Asks a Prometheus: an instant query, now.
+
+use api::tkex::Prometheus;
+use planner::hookrun::arguments::{Place, fill};
+use serde::Deserialize;
+use serde_json::{Number, Value};
+
+use super::http::{Ask, NoAnswer, ask, url};
+use super::web::timeout;
+use super::{Asker, Errand};
+
+const TIMEOUT: u32 = 30;
+
+#[derive(Deserialize)]
+struct Reply {
+    data: Data,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Data {
+    result_type: String,
+    result: Value,
+}
+
+/// The result, and whether it is a number that says nothing.
+pub(crate) enum Answer {
+    Numbers(Value),
+    NotANumber(String),
+}
+
+pub(crate) async fn measure(asker: &Asker, errand: &Errand, prometheus: &Prometheus) -> Result<Answer, NoAnswer> {
+    let query = fill(&prometheus.query, &errand.arguments, Place::Query).map_err(|problem| NoAnswer::because(problem.0))?;
+    let mut target = url(&prometheus.address)?;
+    let base = target.path().trim_end_matches('/').to_owned();
+    target.set_path(&format!("{base}/api/v1/query"));
+    target.query_pairs_mut().append_pair("query", &query);
+    let question = Ask {
+        method: http::Method::GET,
+        url: target,
+        headers: asker.headers(errand, &prometheus.headers).await?,
+        body: None,
+        timeout: timeout(prometheus.timeout_seconds, TIMEOUT),
+        ca_bundle: prometheus.ca_bundle.clone(),
+        follow_redirects: false,
+    };
+    read(&ask(&asker.egress, question).await?)
+}
+
+fn read(bytes: &[u8]) -> Result<Answer, NoAnswer> {
+    let reply: Reply =
+        serde_json::from_slice(bytes).map_err(|error| NoAnswer::because(format!("the answer is not Prometheus': {error}")))?;
+    let texts: Vec<&Value> = match reply.data.result_type.as_str() {
+        "scalar" => reply.data.result.get(1).into_iter().collect(),
+        "vector" => reply.data.result.as_array().into_iter().flatten().filter_map(|sample| sample.pointer("/value/1")).collect(),
+        other => return Err(NoAnswer::because(format!("the query yields a {other}; a scalar or a vector is needed"))),
+    };
+    let mut numbers = Vec::new();
+    for text in texts {
+        let number: f64 = text
+            .as_str()
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| NoAnswer::because(format!("{text} is no number of Prometheus")))?;
+        if number.is_nan() {
+            return Ok(Answer::NotANumber("NaN".to_owned()));
+        }
+        // JSON knows no infinity; the largest number compares like it.
+        let number = number.clamp(f64::MIN, f64::MAX);
+        numbers.push(Number::from_f64(number).map_or(Value::Null, Value::Number));
+    }
+    let value = match (reply.data.result_type.as_str(), numbers.as_slice()) {
+        ("scalar", [number]) => number.clone(),
+        ("scalar", _) => return Err(NoAnswer::because("the answer holds no value")),
+        _ => Value::Array(numbers),
+    };
+    Ok(Answer::Numbers(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn value(kind: &str, result: &Value) -> Result<Value, String> {
+        let reply = json!({ "status": "success", "data": { "resultType": kind, "result": result } });
+        match read(reply.to_string().as_bytes()) {
+            Ok(Answer::Numbers(value)) => Ok(value),
+            Ok(Answer::NotANumber(text)) => Err(text),
+            Err(error) => Err(error.message),
+        }
+    }
+
+    #[test]
+    fn scalars_are_numbers_and_vectors_are_lists() {
+        assert_eq!(value("scalar", &json!([1, "0.5"])), Ok(json!(0.5)));
+        assert_eq!(value("vector", &json!([{ "metric": {}, "value": [1, "2"] }, { "value": [1, "3"] }])), Ok(json!([2.0, 3.0])));
+        assert_eq!(value("vector", &json!([])), Ok(json!([])));
+        assert_eq!(value("vector", &json!([{ "value": [1, "NaN"] }])), Err("NaN".to_owned()));
+        assert_eq!(value("scalar", &json!([1, "+Inf"])), Ok(json!(f64::MAX)));
+        assert!(value("matrix", &json!([])).unwrap_err().contains("yields a matrix"));
+        assert!(value("scalar", &json!([1, "x"])).unwrap_err().contains("no number"));
+    }
+}

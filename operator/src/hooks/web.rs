@@ -1,0 +1,46 @@
+//! Asks a web server.
+
+use std::time::Duration;
+
+use api::tkex::{Method, Web};
+use planner::hookrun::arguments::{Place, fill};
+use planner::jsonpath::JsonPath;
+use serde_json::Value;
+
+use super::http::{Ask, NoAnswer, ask, url};
+use super::{Asker, Errand};
+
+const TIMEOUT: u32 = 10;
+
+pub(crate) async fn measure(asker: &Asker, errand: &Errand, web: &Web) -> Result<Value, NoAnswer> {
+    let filled = |text: &str, place| fill(text, &errand.arguments, place).map_err(|problem| NoAnswer::because(problem.0));
+    let method = match web.method.unwrap_or_default() {
+        Method::Get => http::Method::GET,
+        Method::Post => http::Method::POST,
+        Method::Put => http::Method::PUT,
+    };
+    let body = web.body.as_deref().filter(|_| method != http::Method::GET).map(|body| filled(body, Place::Plain)).transpose()?;
+    let question = Ask {
+        method,
+        url: url(&filled(&web.url, Place::Url)?)?,
+        headers: asker.headers(errand, &web.headers).await?,
+        body,
+        timeout: timeout(web.timeout_seconds, TIMEOUT),
+        ca_bundle: web.ca_bundle.clone(),
+        follow_redirects: web.follow_redirects.unwrap_or_default(),
+    };
+    let bytes = ask(&asker.egress, question).await?;
+    let answer: Value = serde_json::from_slice(&bytes).map_err(|error| NoAnswer::because(format!("the answer is no JSON: {error}")))?;
+    let Some(path) = web.json_path.as_deref().filter(|path| !path.is_empty()) else {
+        return Ok(Value::String(answer.to_string()));
+    };
+    let path = JsonPath::parse(path).map_err(|problem| NoAnswer::because(format!("jsonPath: {problem}")))?;
+    // Always a text: conditions say asInt(result).
+    path.render(&answer).map(Value::String).map_err(|problem| NoAnswer::because(format!("jsonPath: {problem} in the answer")))
+}
+
+/// Seconds of a spec, or what stands for them.
+pub(crate) fn timeout(seconds: Option<i32>, default: u32) -> Duration {
+    let seconds = seconds.and_then(|seconds| u32::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
+    Duration::from_secs(u64::from(seconds.unwrap_or(default)))
+}

@@ -1,0 +1,76 @@
+//! HookRuns: what is watched for them, and how they are observed.
+
+use std::sync::Arc;
+
+use api::names::HOOK_REPORTER;
+use api::tkex::{HookRun, HookRunStatus};
+use jiff::{SignedDuration, Timestamp};
+use planner::hookrun::{self, Observed};
+use planner::plan::NewMeasurement;
+
+use super::custom::{Custom, owner, path};
+use crate::controller::{Pass, Workload};
+use crate::execute::{Failure, Taken};
+use crate::hooks::Hooks;
+use crate::settle::Writes;
+use crate::store::{Key, Store};
+
+/// Everything that HookRuns are decided from.
+#[derive(Debug, Clone)]
+pub struct HookRuns {
+    /// The objects.
+    pub objects: Arc<Store<Custom<HookRun>>>,
+    /// Measurements.
+    pub hooks: Hooks,
+    /// How long a run that nobody owns is kept after its end.
+    pub keep: SignedDuration,
+}
+
+impl HookRuns {
+    fn observe(&self, key: &Key) -> Option<Observed> {
+        let object = Arc::clone(&self.objects.get(key)?.object);
+        let uid = object.metadata.uid.clone().unwrap_or_default();
+        let measured = |metric: &str| {
+            let results = object.status.iter().flat_map(|status| &status.metric_results);
+            results.filter(|result| result.name == metric).map(|result| result.count.saturating_add(result.error)).sum::<i32>()
+        };
+        let (flying, results) = self.hooks.of(&uid, |result| result.number >= measured(&result.metric));
+        Some(Observed { object, flying, results, keep: self.keep })
+    }
+}
+
+impl Workload for HookRuns {
+    type Status = HookRunStatus;
+    const KIND: &'static str = "HookRun";
+    const REPORTER: &'static str = HOOK_REPORTER;
+
+    fn pass(&self, key: &Key, _: &Taken, now: Timestamp) -> Option<Pass<HookRunStatus>> {
+        let seen = self.observe(key)?;
+        Some(Pass {
+            owner: owner(&*seen.object),
+            path: path(&*seen.object),
+            version: seen.object.metadata.resource_version.clone().unwrap_or_default(),
+            before: seen.object.status.clone(),
+            plan: hookrun::decide(&seen, now),
+            pods: 0,
+        })
+    }
+
+    fn with_trouble(status: HookRunStatus, _: Option<&HookRunStatus>, _: &Failure, _: Timestamp) -> HookRunStatus {
+        status
+    }
+
+    fn is_met(&self, writes: &Writes) -> bool {
+        writes.object.is_met(&self.objects)
+    }
+
+    async fn refresh(&self) {
+        self.objects.refresh().await;
+    }
+
+    fn measure(&self, key: &Key, new: &NewMeasurement) {
+        if let Some(entry) = self.objects.get(key) {
+            self.hooks.begin(key.clone(), &entry.object, new);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! HookTemplates: whether they can be followed.
+
+use std::sync::Arc;
+
+use api::names::HOOK_REPORTER;
+use api::tkex::{HookTemplate, HookTemplateStatus};
+use jiff::Timestamp;
+use planner::hooktemplate;
+
+use super::custom::{Custom, owner, path};
+use crate::controller::{Pass, Workload};
+use crate::execute::{Failure, Taken};
+use crate::settle::Writes;
+use crate::store::{Key, Store};
+
+/// Everything that HookTemplates are decided from.
+#[derive(Debug, Clone, Default)]
+pub struct HookTemplates {
+    /// The objects.
+    pub objects: Arc<Store<Custom<HookTemplate>>>,
+}
+
+impl Workload for HookTemplates {
+    type Status = HookTemplateStatus;
+    const KIND: &'static str = "HookTemplate";
+    const REPORTER: &'static str = HOOK_REPORTER;
+
+    fn pass(&self, key: &Key, _: &Taken, now: Timestamp) -> Option<Pass<HookTemplateStatus>> {
+        let template = Arc::clone(&self.objects.get(key)?.object);
+        Some(Pass {
+            owner: owner(&*template),
+            path: path(&*template),
+            version: template.metadata.resource_version.clone().unwrap_or_default(),
+            before: template.status.clone(),
+            plan: hooktemplate::decide(&template, now),
+            pods: 0,
+        })
+    }
+
+    fn with_trouble(status: HookTemplateStatus, _: Option<&HookTemplateStatus>, _: &Failure, _: Timestamp) -> HookTemplateStatus {
+        status
+    }
+
+    fn is_met(&self, writes: &Writes) -> bool {
+        writes.object.is_met(&self.objects)
+    }
+
+    async fn refresh(&self) {
+        self.objects.refresh().await;
+    }
+}

@@ -1,0 +1,110 @@
+//! JSONPath as Kubernetes writes it: text with `{…}` actions, as in `kubectl get -o jsonpath`.
+//!
+//! In: a template and a JSON value. Out: text. Several matches of an action are joined by a space, objects and lists print as JSON. A key that is missing is an error.
+//! Unlike kubectl, a template without any action is refused (it would print itself), and numbers compare by value. Length, nesting and the number of matches are limited.
+
+mod parse;
+mod walk;
+
+use serde_json::Value;
+
+/// The longest template.
+pub const LONGEST: usize = 1024;
+
+/// A template that can be applied.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JsonPath {
+    nodes: Vec<Node>,
+}
+
+/// Why a template cannot be used, or does not fit a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem(pub String);
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Node {
+    /// Text as it is; inside an action a quoted string.
+    Text(String),
+    Number(serde_json::Number),
+    Bool(bool),
+    /// One `{…}`, or a part of one.
+    List(Vec<Node>),
+    /// A value of an object.
+    Field(String),
+    /// Every value of an object or a list.
+    Wildcard,
+    /// Everything below.
+    Recursive,
+    /// A part of a list.
+    Slice(Slice),
+    Union(Vec<Vec<Node>>),
+    Filter(Box<Filter>),
+    Range,
+    End,
+}
+
+/// `[from:to:step]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Slice {
+    from: Option<i64>,
+    to: To,
+    step: Option<i64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum To {
+    /// `[3]`: one element.
+    Single,
+    /// `[3:]`.
+    Open,
+    Before(i64),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Filter {
+    left: Vec<Node>,
+    test: Option<(Comparison, Vec<Node>)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+impl JsonPath {
+    /// Reads a template.
+    pub fn parse(template: &str) -> Result<Self, Problem> {
+        if template.len() > LONGEST {
+            return Err(Problem(format!("longer than {LONGEST} bytes")));
+        }
+        let nodes = parse::template(template)?;
+        if !nodes.iter().any(|node| matches!(node, Node::List(_))) {
+            return Err(Problem(format!("no {{…}} in it: write {{{}}}", suggestion(template))));
+        }
+        Ok(Self { nodes })
+    }
+
+    /// What the template says about a value.
+    pub fn render(&self, value: &Value) -> Result<String, Problem> {
+        walk::render(&self.nodes, value)
+    }
+}
+
+fn suggestion(template: &str) -> String {
+    let path = template.trim().trim_start_matches('$').trim_start_matches('.');
+    format!("$.{path}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+use serde_json::{Value, json};
+
+use super::JsonPath;
+
+fn store() -> Value {
+    json!({
+        "age": 45, "name": "bryan", "big": 1_000_000, "share": 0.25, "nothing": null, "yes": true,
+        "items": [{ "id": 1, "kind": "a", "tags": ["x", "y"] }, { "id": 2, "kind": "b" }, { "id": 3, "kind": "a" }],
+        "metadata": { "annotations": { "game.io/state": "idle", "a.b": "dots" } },
+        "empty": [],
+    })
+}
+
+fn render(template: &str) -> Result<String, String> {
+    JsonPath::parse(template).and_then(|path| path.render(&store())).map_err(|problem| problem.0)
+}
+
+#[test]
+fn templates_say_what_kubectl_says() {
+    for (template, expected) in [
+        ("{$.age}", "45"),
+        ("{.age}", "45"),
+        ("{@.age}", "45"),
+        ("{ .age }", "45"),
+        ("{.big}", "1000000"),
+        ("{.share}", "0.25"),
+        ("{.nothing}", "null"),
+        ("{.yes}", "true"),
+        ("age: {.age}!", "age: 45!"),
+        ("{.name} {.age}", "bryan 45"),
+        ("{.name}{\"\\t\"}{.age}", "bryan\t45"),
+        ("{['name']}", "bryan"),
+        ("{.metadata.annotations['game\\.io/state']}", "idle"),
+        ("{.metadata.annotations.game\\.io/state}", "idle"),
+        ("{.items[0].id}", "1"),
+        ("{.items[-1].id}", "3"),
+        ("{.items[*].id}", "1 2 3"),
+        ("{.items[0:2].id}", "1 2"),
+        ("{.items[1:].id}", "2 3"),
+        ("{.items[:-1].id}", "1 2"),
+        ("{.items[::2].id}", "1 3"),
+        ("{.items[0,2].id}", "1 3"),
+        ("{.items[0]['id','kind']}", "1 a"),
+        ("{.items[?(@.kind==\"a\")].id}", "1 3"),
+        ("{.items[?(@.kind!='a')].id}", "2"),
+        ("{.items[?(@.id>1)].id}", "2 3"),
+        ("{.items[?(@.id<=2)].kind}", "a b"),
+        ("{.items[?(@.tags)].id}", "1"),
+        ("{..id}", "1 2 3"),
+        ("{.items[0].tags}", r#"["x","y"]"#),
+        ("{.items[1]}", r#"{"id":2,"kind":"b"}"#),
+        ("{range .items[*]}{.id}={.kind};{end}", "1=a;2=b;3=a;"),
+        ("{range .items[0:1]}[{range .tags[*]}<{@}>{end}]{end}", "[<x><y>]"),
+        ("{range .empty[*]}{.id}{end}done", "done"),
+        ("{.items[0:0].id}", ""),
+    ] {
+        assert_eq!(render(template).as_deref(), Ok(expected), "{template}");
+    }
+}
+
+#[test]
+fn what_cannot_be_followed_is_named() {
+    for (template, expected) in [
+        ("$.age", "write {$.age}"),
+        ("{.missing}", "missing is not found"),
+        ("{.age", "not closed"),
+        ("{.items[9]}", "index 9 is outside a list of 3"),
+        ("{.items[x]}", "no index, slice or quoted key"),
+        ("{.age[0]}", "45 is no list"),
+        ("{.items[?(@.id=~2)]}", "no comparison"),
+        ("{.items[?(@.id>'a')]}", "cannot be compared"),
+        ("{.items[?(@.id}", "a filter is not closed"),
+        ("{age}", "a field begins with a dot"),
+        ("{....age}", "several `..`"),
+        ("{end}", "{end} without {range}"),
+        ("{range .items[*]}{.id}", "{range} without {end}"),
+        ("{\"open}", "a string is not closed"),
+        ("{#}", "does not belong"),
+        ("{..*}", "does not belong"),
+        ("{range .items[*]}{range .tags[*]}{@}{end}{end}", "tags is not found"),
+    ] {
+        let problem = render(template).unwrap_err();
+        assert!(problem.contains(expected), "{template}: {problem}");
+    }
+    assert!(render(&format!("{{{}}}", ".a".repeat(600))).unwrap_err().contains("longer"));
+}
+
+#[test]
+fn endless_work_is_cut_off() {
+    let row = json!(vec![0; 50]);
+    let cube = json!(vec![json!(vec![row; 50]); 50]);
+    let path = JsonPath::parse("{[*][*][*]}").unwrap();
+    assert_eq!(path.render(&cube).unwrap_err().0, "too much is matched");
+    let nested = "[?(".repeat(200);
+    assert!(JsonPath::parse(&format!("{{{nested}}}")).is_err());
+}
