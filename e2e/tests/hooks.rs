@@ -21,6 +21,9 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, "hooks::a_run_is_cancelled_and_never_approves", a_run_is_cancelled_and_never_approves);
     suite.sharing(fake, "hooks::prometheus_answers_are_numbers", prometheus_answers_are_numbers);
     suite.sharing(fake, "hooks::a_run_costs_two_writes", a_run_costs_two_writes);
+    suite.sharing(fake, "hooks::json_paths_say_what_kubectl_says", json_paths_say_what_kubectl_says);
+    suite.sharing(fake, "hooks::an_object_is_looked_at_in_the_name_of_an_account", an_object_is_looked_at_in_the_name_of_an_account);
+    suite.disturbing(Place::Real, "hooks::a_command_is_run_in_the_pod", a_command_is_run_in_the_pod);
     suite.alone("hooks::names_are_resolved_once_and_checked", names_are_resolved_once_and_checked);
     suite.alone("hooks::kill_9_changes_no_verdict", kill_9_changes_no_verdict);
 }
@@ -360,5 +363,242 @@ async fn kill_9_changes_no_verdict(suite: Arc<Suite>) -> Result<()> {
         };
         ensure!(count == expected, "run-{number} was measured {count} times, not {expected}");
     }
+    Ok(())
+}
+
+/// An object with lists, numbers, dots in keys and texts.
+fn table() -> Value {
+    let web = |number: i32, headers: Value| json!({ "web": { "url": format!("http://1.1.1.1/{number}"), "jsonPath": "{.a}", "timeoutSeconds": 5, "headers": headers } });
+    let two = json!([{ "key": "x", "value": "1" }, { "key": "y", "value": "2" }]);
+    json!({
+        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
+        "metadata": { "name": "table", "labels": { "app": "table", "game.io/team": "red" } },
+        "spec": {
+            "args": [{ "name": "a", "value": "1" }, { "name": "b", "value": "two" }, { "name": "c", "value": "x y" }],
+            "metrics": [
+                { "name": "m0", "count": 1, "provider": web(0, two.clone()) },
+                { "name": "m1", "count": 3, "interval": "5s", "failureLimit": 2, "provider": web(1, two) },
+                { "name": "m2", "count": 2, "interval": "1m", "provider": { "prometheus": { "address": "http://1.1.1.1", "query": "up{a=\"b\"}" } } },
+                { "name": "m3", "count": 1, "provider": web(3, json!([{ "key": "z", "value": "3" }])) },
+            ],
+        },
+    })
+}
+
+const PATHS: &[&str] = &[
+    "{.metadata.name}",
+    "{$.metadata.name}",
+    "{@.metadata.name}",
+    "{.kind}",
+    "{ .kind }",
+    "{.apiVersion}",
+    "{.metadata.generation}",
+    "a{.kind}b",
+    "{.spec.metrics[0].name}",
+    "{.spec.metrics[-1].name}",
+    "{.spec.metrics[*].name}",
+    "{.spec.metrics[0:2].name}",
+    "{.spec.metrics[1:].name}",
+    "{.spec.metrics[:2].name}",
+    "{.spec.metrics[:-1].name}",
+    "{.spec.metrics[::2].name}",
+    "{.spec.metrics[0:4:3].name}",
+    "{.spec.metrics[-2:].name}",
+    "{.spec.metrics[0,2].name}",
+    "{.spec.metrics[0,1,3].name}",
+    "{.spec.metrics[0]['name','count']}",
+    "{.spec.metrics[*]['name']}",
+    "{.spec['metrics'][0]['name']}",
+    "{.spec.metrics[?(@.name==\"m1\")].interval}",
+    "{.spec.metrics[?(@.name=='m1')].interval}",
+    "{.spec.metrics[?(@.name!=\"m1\")].name}",
+    "{.spec.metrics[?(@.interval)].name}",
+    "{.spec.metrics[?(@.count>1)].name}",
+    "{.spec.metrics[?(@.count>=2)].name}",
+    "{.spec.metrics[?(@.count<2)].name}",
+    "{.spec.metrics[?(@.count<=1)].name}",
+    "{.spec.metrics[?(@.count==3)].name}",
+    "{.spec.metrics[*].count}",
+    "{.spec.metrics[1].failureLimit}",
+    "{.metadata.labels.app}",
+    "{.metadata.labels['app']}",
+    "{.metadata.labels['game\\.io/team']}",
+    "{.metadata.labels.game\\.io/team}",
+    "{.metadata.labels}",
+    "{.spec.metrics[0].provider.web.headers[*].key}",
+    "{.spec.metrics[0].provider.web.headers[1].value}",
+    "{.spec.metrics[0].provider.web.timeoutSeconds}",
+    "{.spec.metrics[0].provider.web.headers}",
+    "{.spec.metrics[0].provider.web.headers[0]}",
+    "{.spec.metrics[0].provider.web.jsonPath}",
+    "{.spec.metrics[*].provider.web.url}",
+    "{.spec.metrics[*].provider.web.headers[*].key}",
+    "{.spec.metrics[2].provider.prometheus.query}",
+    "{.spec.metrics[1].interval}{.spec.metrics[1].count}",
+    "{.spec.args}",
+    "{.spec.args[0].name}-{.spec.args[1].name}",
+    "{.spec.args[?(@.name==\"b\")].value}",
+    "{.spec.args[?(@.value>\"a\")].name}",
+    "{.spec.args..value}",
+    "{.spec.metrics[0].provider..key}",
+    "{range .spec.args[*]}{.name}={.value};{end}",
+    "{range .spec.metrics[*]}{.name}{\"\\n\"}{end}",
+    "{range .spec.metrics[*]}{.name}{\"\\t\"}{.count}{\"\\n\"}{end}",
+    "{range .spec.metrics[0:2]}[{.name}]{end}",
+    "{.metadata.name}{\" \"}{.kind}",
+    "name: {.metadata.name}, kind: {.kind}",
+    "{.spec.metrics[?(@.name==\"none\")].name}",
+    "{\"quoted\"}",
+    "{'single'}",
+];
+const BROKEN: &[&str] = &[
+    "{.missing}",
+    "{.spec.metrics[9]}",
+    "{.kind[0]}",
+    "{range .spec.args[*]}{.nothing}{end}",
+    "{.spec.metrics[2:1].name}",
+    "{.spec.metrics[x]}",
+    "{.spec.metrics[?(@.name=~\"m\")]}",
+    "{.kind",
+    "{kind}",
+    "{end}",
+    "{....name}",
+];
+
+async fn json_paths_say_what_kubectl_says(scene: Arc<Scene>) -> Result<()> {
+    scene.apply(&table())?;
+    scene.kubectl(&["wait", "--for=condition=Accepted", "hooktemplate/table", "--timeout=60s"])?;
+    let object: Value = serde_json::from_str(&scene.kubectl(&["get", "ht", "table", "-o", "json"])?)?;
+    let server = HookServer::json(&object).await?;
+    let says =
+        |path: &str| scene.kubectl(&["get", "ht", "table", "--allow-missing-template-keys=false", "-o", &format!("jsonpath={path}")]);
+    let ask = |name: &str, paths: &[&str]| {
+        let metric = |(number, path): (usize, &&str)| {
+            json!({
+                "name": format!("p{number}"), "consecutiveErrorLimit": 0, "provider": { "web": { "url": server.url(), "jsonPath": path } },
+            })
+        };
+        let metrics: Vec<Value> = paths.iter().enumerate().map(metric).collect();
+        let mut run = hook_run(name, &json!({}));
+        run["spec"]["metrics"] = json!(metrics);
+        scene.apply(&run)
+    };
+    ensure!(PATHS.len() >= 60, "only {} paths", PATHS.len());
+    ask("good", PATHS)?;
+    let status = verdict(&scene, "good").await?;
+    for (number, path) in PATHS.iter().enumerate() {
+        let result = status["metricResults"].as_array().into_iter().flatten().find(|one| one["name"] == format!("p{number}"));
+        let value = result.and_then(|result| result["measurements"][0]["value"].as_str()).with_context(|| format!("{path}: {status}"))?;
+        let expected = says(path)?;
+        ensure!(value.trim() == expected.trim(), "{path}: {value:?}, and kubectl says {expected:?}");
+    }
+    for (number, path) in BROKEN.iter().enumerate() {
+        let name = format!("broken-{number}");
+        ensure!(says(path).is_err(), "kubectl follows {path}");
+        ask(&name, &[path])?;
+        ensure!(verdict(&scene, &name).await?["phase"] == "Error", "{path} is followed");
+    }
+    Ok(())
+}
+
+/// A run about a pod.
+fn about(name: &str, pod: &str, metric: &Value) -> Value {
+    let mut run = hook_run(name, metric);
+    run["spec"]["args"] = json!([{ "name": "PodName", "value": pod }]);
+    run
+}
+
+/// Lets the operator speak for the ServiceAccount `default` of the namespace.
+async fn lend(scene: &Scene) -> Result<()> {
+    scene.kubectl(&["create", "role", "speak", "--verb=impersonate", "--resource=serviceaccounts", "--resource-name=default"])?;
+    scene.kubectl(&["create", "rolebinding", "speak", "--role=speak", "--serviceaccount=bcs-system:gameplane"])?;
+    holds(scene, &["impersonate", "serviceaccounts/default", "--as=system:serviceaccount:bcs-system:gameplane"]).await
+}
+
+/// Waits until a new Role counts.
+async fn holds(scene: &Scene, words: &[&str]) -> Result<()> {
+    let question: Vec<&str> = ["auth", "can-i"].into_iter().chain(words.iter().copied()).collect();
+    crate::cleanup::eventually("the Role does not count", || scene.kubectl(&question).is_ok_and(|answer| answer.trim() == "yes")).await
+}
+
+/// The message of a run that ended in an error.
+async fn error(scene: &Scene, name: &str) -> Result<String> {
+    let status = verdict(scene, name).await?;
+    ensure!(status["phase"] == "Error", "{status}");
+    Ok(status["message"].as_str().unwrap_or_default().to_owned())
+}
+
+async fn an_object_is_looked_at_in_the_name_of_an_account(scene: Arc<Scene>) -> Result<()> {
+    let account = format!("system:serviceaccount:{}:default", scene.namespace());
+    scene.pod("game", "game:1", &json!({ "metadata": { "annotations": { "game.io/state": "idle" } } }))?;
+    let once = |kubernetes: Value| json!({ "name": "state", "consecutiveErrorLimit": 0, "provider": { "kubernetes": kubernetes } });
+    let fields = |value: &str| json!([{ "path": "metadata.annotations.game.io/state", "value": value }]);
+    let get = |value: &str| once(json!({ "function": "get", "fields": fields(value) }));
+    scene.apply(&about("alone", "game", &get("idle")))?;
+    let said = error(&scene, "alone").await?;
+    ensure!(
+        said.contains("cannot impersonate") && said.contains("a Role of this namespace must allow the operator to impersonate"),
+        "{said}"
+    );
+    lend(&scene).await?;
+    scene.apply(&about("powerless", "game", &get("idle")))?;
+    let said = error(&scene, "powerless").await?;
+    ensure!(said.contains("cannot get resource \"pods\"") && said.contains("must allow it to the ServiceAccount default"), "{said}");
+    scene.kubectl(&["create", "role", "look", "--verb=get,patch", "--resource=pods"])?;
+    scene.kubectl(&["create", "rolebinding", "look", "--role=look", &format!("--serviceaccount={}:default", scene.namespace())])?;
+    holds(&scene, &["patch", "pods", &format!("--as={account}")]).await?;
+    scene.apply(&about("idle", "game", &get("idle")))?;
+    ensure!(verdict(&scene, "idle").await?["phase"] == "Successful", "the annotation is not seen");
+    scene.apply(&about("busy", "game", &get("busy")))?;
+    let status = verdict(&scene, "busy").await?;
+    ensure!(
+        status["phase"] == "Failed" && status["message"].as_str().is_some_and(|said| said.contains("is \"idle\", not \"busy\"")),
+        "{status}"
+    );
+    scene.apply(&about("set", "game", &once(json!({ "function": "patch", "fields": fields("a \"b\" ~/c") }))))?;
+    ensure!(verdict(&scene, "set").await?["phase"] == "Successful", "the annotation is not set");
+    let now = scene.kubectl(&["get", "pod", "game", "-o", "jsonpath={.metadata.annotations.game\\.io/state}"])?;
+    ensure!(now == "a \"b\" ~/c", "{now:?}");
+    let mut value = once(json!({ "jsonPath": "{.spec.containers[*].image}" }));
+    value["successCondition"] = json!("result == 'game:1'");
+    scene.apply(&about("value", "game", &value))?;
+    ensure!(verdict(&scene, "value").await?["phase"] == "Successful", "the value is not found");
+    Ok(())
+}
+
+async fn a_command_is_run_in_the_pod(scene: Arc<Scene>) -> Result<()> {
+    let cluster = scene.cluster();
+    cluster.install_operator()?;
+    let options = OperatorOptions { args: vec!["--leader-elect=false".into()], ..OperatorOptions::default() };
+    let operators = cluster.start_operators(&options).await?;
+    let result = commands(&scene).await;
+    operators.stop().await;
+    let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy");
+    for file in ["03-rbac.yaml", "02-namespace.yaml", "01-resources.yaml"] {
+        e2e::run(cluster.kubectl().args(["delete", "--wait", "-f", &format!("{deploy}/{file}")]), "")?;
+    }
+    result
+}
+
+async fn commands(scene: &Arc<Scene>) -> Result<()> {
+    scene.pod("game", "main:v1", &json!({}))?;
+    e2e::until_pod_ready(&scene.pods(), "game").await?;
+    lend(scene).await?;
+    scene.kubectl(&["create", "role", "run", "--verb=get,create", "--resource=pods,pods/exec"])?;
+    scene.kubectl(&["create", "rolebinding", "run", "--role=run", &format!("--serviceaccount={}:default", scene.namespace())])?;
+    holds(scene, &["create", "pods/exec", &format!("--as=system:serviceaccount:{}:default", scene.namespace())]).await?;
+    let exec = |command: &[&str], condition: Option<&str>| json!({ "name": "command", "consecutiveErrorLimit": 0, "successCondition": condition, "provider": { "exec": { "command": command } } });
+    scene.apply(&about("good", "game", &exec(&["/main", "--help"], Some("result contains 'stand-in game server'"))))?;
+    let status = verdict(scene, "good").await?;
+    ensure!(status["phase"] == "Successful", "{status}");
+    scene.apply(&about("bad", "game", &exec(&["/main", "--nonsense"], None)))?;
+    let status = verdict(scene, "bad").await?;
+    ensure!(status["phase"] == "Failed" && status["message"].as_str().is_some_and(|said| said.contains("exit code")), "{status}");
+    scene.apply(&about("missing", "game", &exec(&["/no/such/program"], None)))?;
+    let status = verdict(scene, "missing").await?;
+    ensure!(status["phase"] == "Failed" || status["phase"] == "Error", "{status}");
+    scene.apply(&about("nobody", "nobody", &exec(&["/main"], None)))?;
+    let said = error(scene, "nobody").await?;
+    ensure!(said.contains("nobody"), "{said}");
     Ok(())
 }

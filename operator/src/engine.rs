@@ -53,6 +53,8 @@ pub struct Engine {
 /// How hooks are asked.
 #[derive(Debug, Clone)]
 pub struct HookOptions {
+    /// How the API server is reached in another's name.
+    pub config: kube::Config,
     /// Where they may go.
     pub egress: Arc<Egress>,
     /// How many at once.
@@ -84,6 +86,7 @@ impl Engine {
             server: server.clone(),
             leadership: Arc::clone(&leadership),
             metrics: Arc::clone(&metrics),
+            config: hooks.config,
             egress: hooks.egress,
             limits: hooks.limits,
         };

@@ -202,7 +202,12 @@ fn hooks(cli: &Cli, config: &kube::Config) -> Result<HookOptions> {
         per_namespace: cli.hook_concurrency_per_namespace,
         per_host: cli.hook_concurrency_per_host,
     };
-    Ok(HookOptions { egress: Arc::new(egress), limits, keep: cli.hook_run_ttl.try_into().context("--hook-run-ttl")? })
+    Ok(HookOptions {
+        config: config.clone(),
+        egress: Arc::new(egress),
+        limits,
+        keep: cli.hook_run_ttl.try_into().context("--hook-run-ttl")?,
+    })
 }
 
 /// Terms of leadership, one after another, until it is time to stop.

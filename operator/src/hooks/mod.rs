@@ -1,7 +1,10 @@
 //! Makes the measurements that are due: many at once, within limits, so that an endpoint that hangs delays only itself.
 
+mod account;
 pub mod egress;
+mod exec;
 mod http;
+mod kubernetes;
 mod prometheus;
 mod web;
 
@@ -44,6 +47,8 @@ pub struct Limits {
 pub struct Asker {
     /// The API server, for Secrets.
     pub server: Server,
+    /// How it is reached in another's name.
+    pub config: kube::Config,
     /// Whether we still may.
     pub leadership: Arc<Leadership>,
     /// Counts.
@@ -159,6 +164,8 @@ impl Shared {
         self.asker.metrics.hook_ended();
         let outcome = match answer {
             Ok(Answer::Value(value)) => judged(errand.metric, value).await,
+            Ok(Answer::Agreed) => Outcome { phase: Phase::Successful, value: None, message: None },
+            Ok(Answer::Refused { value, message }) => Outcome { phase: Phase::Failed, value, message: Some(message) },
             Ok(Answer::Nothing(text)) => {
                 Outcome { phase: Phase::Inconclusive, message: Some(format!("the value is {text}")), value: Some(text) }
             }
@@ -237,7 +244,12 @@ async fn judged(metric: Metric, value: Value) -> Outcome {
 
 /// What was found out.
 enum Answer {
+    /// A value for the conditions.
     Value(Value),
+    /// Yes, without a value.
+    Agreed,
+    /// No.
+    Refused { value: Option<String>, message: String },
     /// Something that is no value: it is inconclusive.
     Nothing(String),
 }
@@ -260,7 +272,13 @@ impl Asker {
                 prometheus::Answer::NotANumber(text) => Answer::Nothing(text),
             });
         }
-        Err(NoAnswer::because("this provider is not in this version"))
+        if let Some(spec) = &provider.kubernetes {
+            return kubernetes::measure(self, errand, spec).await;
+        }
+        match &provider.exec {
+            Some(spec) => exec::measure(self, errand, spec).await,
+            None => Err(NoAnswer::because("nobody is asked")),
+        }
     }
 
     /// Headers with their values, those of Secrets too.

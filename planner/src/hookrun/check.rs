@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use api::tkex::{HookArgument, Metric};
+use api::tkex::{Function, HookArgument, Metric};
 
 use super::expression::Expression;
 use super::{arguments, duration};
@@ -120,14 +120,18 @@ impl Findings {
             }
         }
         for (name, chosen) in [("kubernetes", provider.kubernetes.is_some()), ("exec", provider.exec.is_some())] {
-            if chosen {
-                self.add(&at(name), "is not in this version");
+            if chosen && !known("PodName") {
+                self.add(&at(name), "needs args.PodName, which is not among spec.args");
             }
         }
         if let Some(kubernetes) = &provider.kubernetes {
             self.path(&at("kubernetes.jsonPath"), kubernetes.json_path.as_ref());
             for (index, field) in kubernetes.fields.iter().enumerate() {
                 self.template(&at(&format!("kubernetes.fields[{index}].value")), &field.value, known);
+            }
+            let patches = kubernetes.function == Some(Function::Patch);
+            if kubernetes.fields.is_empty() && (patches || kubernetes.json_path.is_none()) {
+                self.add(&at("kubernetes.fields"), if patches { "nothing to set" } else { "neither fields nor jsonPath" });
             }
         }
         if let Some(exec) = &provider.exec {
@@ -167,7 +171,7 @@ mod tests {
             (json!({ "provider": web("http://a/{{ args.x }}") }), "spec.metrics[0].provider.web.url: args.x is not among spec.args"),
             (json!({ "provider": { "web": { "url": "http://a", "jsonPath": "$.age" } } }), "spec.metrics[0].provider.web.jsonPath: no {…}"),
             (json!({ "provider": {} }), "spec.metrics[0].provider: exactly one"),
-            (json!({ "provider": { "kubernetes": {} } }), "spec.metrics[0].provider.kubernetes: neither"),
+            (json!({ "provider": { "kubernetes": {} } }), "spec.metrics[0].provider.kubernetes.fields: neither"),
             (
                 json!({ "provider": { "exec": { "command": ["{{ args.y"] } } }),
                 "spec.metrics[0].provider.exec.command[0]: a {{ is not closed",
@@ -176,6 +180,16 @@ mod tests {
             let found = found(metric, json!([]), Of::Template);
             assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
         }
+    }
+
+    #[test]
+    fn who_looks_at_a_pod_must_know_which() {
+        let metric = || json!({ "provider": { "exec": { "command": ["ls"] } } });
+        assert!(found(metric(), json!([]), Of::Template).is_empty(), "workloads give it");
+        assert_eq!(
+            found(metric(), json!([]), Of::Run),
+            ["spec.metrics[0].provider.exec: needs args.PodName, which is not among spec.args"]
+        );
     }
 
     #[test]

@@ -101,6 +101,16 @@ impl JsonPath {
     }
 }
 
+impl JsonPath {
+    /// The value that a template of one action finds, as it is; several as a list. Any other template's text.
+    pub fn find(&self, value: &Value) -> Result<Value, Problem> {
+        match self.nodes.as_slice() {
+            [Node::List(action)] => walk::find(action, value),
+            _ => self.render(value).map(Value::String),
+        }
+    }
+}
+
 fn suggestion(template: &str) -> String {
     let path = template.trim().trim_start_matches('$').trim_start_matches('.');
     format!("$.{path}")

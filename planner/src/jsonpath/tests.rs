@@ -53,6 +53,7 @@ fn templates_say_what_kubectl_says() {
         ("{range .items[0:1]}[{range .tags[*]}<{@}>{end}]{end}", "[<x><y>]"),
         ("{range .empty[*]}{.id}{end}done", "done"),
         ("{.items[0:0].id}", ""),
+        ("{.items[?(@.kind=='z')].id}", ""),
     ] {
         assert_eq!(render(template).as_deref(), Ok(expected), "{template}");
     }
@@ -93,4 +94,13 @@ fn endless_work_is_cut_off() {
     assert_eq!(path.render(&cube).unwrap_err().0, "too much is matched");
     let nested = "[?(".repeat(200);
     assert!(JsonPath::parse(&format!("{{{nested}}}")).is_err());
+}
+
+#[test]
+fn a_single_action_finds_values_as_they_are() {
+    let find = |template: &str| JsonPath::parse(template).and_then(|path| path.find(&store())).unwrap();
+    assert_eq!(find("{.age}"), json!(45));
+    assert_eq!(find("{.items[0].tags}"), json!(["x", "y"]));
+    assert_eq!(find("{.items[*].id}"), json!([1, 2, 3]));
+    assert_eq!(find("{.age} years"), json!("45 years"));
 }

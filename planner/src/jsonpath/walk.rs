@@ -32,6 +32,16 @@ pub(super) fn render(nodes: &[Node], value: &Value) -> Result<String, Problem> {
     Ok(walker.text)
 }
 
+/// What one action finds.
+pub(super) fn find(action: &[Node], value: &Value) -> Result<Value, Problem> {
+    let mut walker = Walker { steps: 0, text: String::new() };
+    let found = walker.list(vec![Match::There(value)], action)?;
+    match found.as_slice() {
+        [one] => Ok(one.value().clone()),
+        several => Ok(several.iter().map(|one| one.value().clone()).collect()),
+    }
+}
+
 struct Walker {
     steps: usize,
     text: String,

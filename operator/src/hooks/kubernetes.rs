@@ -1,0 +1,108 @@
+//! Looks at one object of the run's namespace, or sets its annotations.
+
+use api::tkex::{Function, Kubernetes};
+use planner::hookrun::arguments::{Place, fill};
+use planner::jsonpath::JsonPath;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::account::Account;
+use super::http::NoAnswer;
+use super::{Answer, Asker, Errand};
+use crate::client::Patch;
+
+#[derive(Deserialize)]
+struct Resources {
+    resources: Vec<Resource>,
+}
+
+#[derive(Deserialize)]
+struct Resource {
+    name: String,
+    kind: String,
+    namespaced: bool,
+}
+
+pub(crate) async fn measure(asker: &Asker, errand: &Errand, spec: &Kubernetes) -> Result<Answer, NoAnswer> {
+    let account = Account::of(asker, errand, spec.service_account_name.as_ref())?;
+    let path = path(asker, errand).await?;
+    let mut fields = Vec::new();
+    for field in &spec.fields {
+        let key = field.path.strip_prefix("metadata.annotations.").unwrap_or_default();
+        let value = fill(&field.value, &errand.arguments, Place::Plain).map_err(|problem| NoAnswer::because(problem.0))?;
+        fields.push((key.to_owned(), value));
+    }
+    match spec.function.unwrap_or_default() {
+        Function::Patch => {
+            let annotations: Map<String, Value> = fields.into_iter().map(|(key, value)| (key, Value::String(value))).collect();
+            let patch = json!({ "metadata": { "annotations": annotations } });
+            account.server().patch(&path, Patch::Merge, &patch).await.map_err(|error| account.refused(&error))?;
+            Ok(Answer::Agreed)
+        }
+        Function::Get => {
+            let object: Value = account.server().get(&path).await.map_err(|error| account.refused(&error))?;
+            look(&object, &fields, spec.json_path.as_deref())
+        }
+    }
+}
+
+fn look(object: &Value, fields: &[(String, String)], json_path: Option<&str>) -> Result<Answer, NoAnswer> {
+    for (key, wanted) in fields {
+        let found = object.pointer("/metadata/annotations").and_then(|all| all.get(key)).and_then(Value::as_str);
+        if found != Some(wanted) {
+            let found = found.map_or_else(|| "absent".to_owned(), |found| format!("{found:?}"));
+            return Ok(Answer::Refused { value: None, message: format!("annotation {key} is {found}, not {wanted:?}") });
+        }
+    }
+    let Some(path) = json_path.filter(|path| !path.is_empty()) else { return Ok(Answer::Agreed) };
+    let problem = |problem| NoAnswer::because(format!("jsonPath: {problem}"));
+    JsonPath::parse(path).and_then(|path| path.find(object)).map(Answer::Value).map_err(problem)
+}
+
+/// The object's path: a pod, or what the arguments Group, Version and Kind say.
+async fn path(asker: &Asker, errand: &Errand) -> Result<String, NoAnswer> {
+    let argument = |name: &str| errand.arguments.get(name).map_or("", String::as_str);
+    let (group, version, kind) = (argument("Group"), argument("Version"), argument("Kind"));
+    let name = argument("PodName");
+    let is_name = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
+    if !is_name(name) {
+        return Err(NoAnswer::because("args.PodName names no object"));
+    }
+    let namespace = &errand.namespace;
+    if !argument("PodNamespace").is_empty() && argument("PodNamespace") != namespace {
+        return Err(NoAnswer::because(format!(
+            "args.PodNamespace is {}: only objects of {namespace} are looked at",
+            argument("PodNamespace")
+        )));
+    }
+    if (group, version, kind) == ("", "", "") {
+        return Ok(format!("/api/v1/namespaces/{namespace}/pods/{name}"));
+    }
+    let base = match (group, version) {
+        ("", version) if is_name(version) => format!("/api/{version}"),
+        (group, version) if is_name(group) && is_name(version) => format!("/apis/{group}/{version}"),
+        _ => return Err(NoAnswer::because("args.Group and args.Version name no API")),
+    };
+    let known: Resources =
+        asker.server.get(&base).await.map_err(|error| NoAnswer::because(format!("{base} is not served: {}", error.message)))?;
+    let found = known.resources.into_iter().find(|one| one.kind == kind && one.namespaced && !one.name.contains('/'));
+    let plural = found.ok_or_else(|| NoAnswer::because(format!("{base} has no namespaced kind {kind:?}")))?.name;
+    Ok(format!("{base}/namespaces/{namespace}/{plural}/{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_compared_and_values_found() {
+        let object = json!({ "metadata": { "annotations": { "game.io/state": "idle" } }, "status": { "players": 3, "hosts": ["a", "b"] } });
+        let field = |value: &str| vec![("game.io/state".to_owned(), value.to_owned())];
+        assert!(matches!(look(&object, &field("idle"), None), Ok(Answer::Agreed)));
+        let Ok(Answer::Refused { message, .. }) = look(&object, &field("busy"), None) else { panic!("it agreed") };
+        assert_eq!(message, "annotation game.io/state is \"idle\", not \"busy\"");
+        assert!(matches!(look(&object, &[], Some("{.status.players}")), Ok(Answer::Value(value)) if value == json!(3)));
+        assert!(matches!(look(&object, &[], Some("{.status.hosts[*]}")), Ok(Answer::Value(value)) if value == json!(["a", "b"])));
+        assert!(look(&object, &[], Some("{.status.nothing}")).is_err());
+    }
+}
