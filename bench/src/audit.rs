@@ -11,6 +11,8 @@ use serde_json::Value;
 pub(crate) struct Writes {
     /// Of pods.
     pub(crate) pods: usize,
+    /// Of HookRuns.
+    pub(crate) hook_runs: usize,
     /// Of everything else.
     pub(crate) others: usize,
 }
@@ -28,7 +30,11 @@ pub(crate) fn writes(cluster: &Cluster, namespace: &str, users: &[&str]) -> Resu
         let text = |pointer: &str| entry.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let write = ["create", "update", "patch", "delete"].contains(&text("/verb")) && text("/stage") == "ResponseComplete";
         if write && text("/objectRef/namespace") == namespace && users.contains(&text("/user/username")) {
-            if text("/objectRef/resource") == "pods" { writes.pods += 1 } else { writes.others += 1 }
+            match text("/objectRef/resource") {
+                "pods" => writes.pods += 1,
+                "hookruns" => writes.hook_runs += 1,
+                _ => writes.others += 1,
+            }
         }
     }
     Ok(writes)

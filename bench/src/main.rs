@@ -1,6 +1,7 @@
 //! Side by side on one API server: a plain client, Gameplane, and what people use today. Durations are printed, never asserted.
 
 mod audit;
+mod hooks;
 mod kruise;
 mod pods;
 mod process;
@@ -34,6 +35,9 @@ struct Cli {
     /// Measure only what one look at one object costs, without a cluster
     #[arg(long)]
     reconcile_only: bool,
+    /// Measure only many hooks at once
+    #[arg(long)]
+    hooks_only: bool,
     /// Leave out the peers that take long: Deployments at the pace they ship with, and OpenKruise, which is built first
     #[arg(long)]
     no_peers: bool,
@@ -54,7 +58,7 @@ async fn main() -> Result<()> {
         return Ok(());
     }
     println!();
-    if !cli.no_peers {
+    if !cli.no_peers && !cli.hooks_only {
         // Before anything is measured.
         kruise::build(&Cache::new(cli.kube, Progress::to_stderr()))?;
     }
@@ -62,6 +66,12 @@ async fn main() -> Result<()> {
     let options = Options { fake_nodes: cli.nodes, kube: cli.kube, audit: true, progress: Progress::to_stderr(), ..Options::default() };
     let mut cluster = Cluster::start(&options).await?;
     cluster.install_operator()?;
+    let hooks = hooks::table(&cluster, cli.workers).await?;
+    hooks.iter().for_each(|line| println!("{line}"));
+    if cli.hooks_only {
+        return Ok(());
+    }
+    println!();
     let operators = cluster.start_operators(&OperatorOptions::default()).await?;
     eprintln!("control plane, {} fake nodes and the operator ready in {:.1} s", cli.nodes, started.elapsed().as_secs_f64());
     let mut table = Table::new();
@@ -94,7 +104,7 @@ async fn main() -> Result<()> {
         }
     }
     if let Some(file) = &cli.save {
-        std::fs::write(file, document(&table.lines, &cost))?;
+        std::fs::write(file, document(&table.lines, &hooks, &cost))?;
     }
     Ok(())
 }
@@ -166,10 +176,11 @@ impl Table {
     }
 }
 
-fn document(lines: &[String], cost: &[String]) -> String {
+fn document(lines: &[String], hooks: &[String], cost: &[String]) -> String {
     format!(
-        "# Benchmarks\n\nWritten by `make bench SAVE=1`: one run, one API server, fake nodes, everything on one machine. Compare ratios, not seconds.\n\nUp to 1,000 pods are measured three times, turn by turn, and the middle one counts. Writes are per pod and come from the API server's audit log. CPU and memory are those of the process that looks after the pods: the operator, the built-in controller manager, or OpenKruise's manager. `/ ours` says how many times longer a roll took than Gameplane's. \"As shipped\" is the controller manager's own limit of 20 requests a second; everybody else is unlimited.\n\n{}\n\nOne look at one object (observe and decide), without a cluster:\n\n{}\n",
+        "# Benchmarks\n\nWritten by `make bench SAVE=1`: one run, one API server, fake nodes, everything on one machine. Compare ratios, not seconds.\n\nUp to 1,000 pods are measured three times, turn by turn, and the middle one counts. Writes are per pod and come from the API server's audit log. CPU and memory are those of the process that looks after the pods: the operator, the built-in controller manager, or OpenKruise's manager. `/ ours` says how many times longer a roll took than Gameplane's. \"As shipped\" is the controller manager's own limit of 20 requests a second; everybody else is unlimited.\n\n{}\n\nMany hooks at once, some of which ask a server that never answers:\n\n{}\n\nOne look at one object (observe and decide), without a cluster:\n\n{}\n",
         lines.join("\n"),
+        hooks.join("\n"),
         cost.join("\n")
     )
 }

@@ -14,12 +14,13 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, "hooks::the_hook_of_the_walk_through_fails_after_one_measurement", the_hook_of_the_walk_through_fails);
     suite.sharing(fake, "hooks::turned_round_it_is_successful_after_two", turned_round_it_is_successful_after_two);
     suite.sharing(fake, "hooks::a_template_is_accepted_or_says_where_it_is_wrong", a_template_is_accepted_or_says_where_it_is_wrong);
-    suite.sharing(fake, "hooks::what_makes_no_sense_is_refused_at_once", what_makes_no_sense_is_refused_at_once);
+    suite.sharing(fake, "hooks::hooks_that_make_no_sense_are_refused_at_once", hooks_that_make_no_sense_are_refused_at_once);
     suite.sharing(fake, "hooks::a_hostile_server_harms_nobody", a_hostile_server_harms_nobody);
     suite.sharing(fake, "hooks::the_machine_itself_is_out_of_reach", the_machine_itself_is_out_of_reach);
     suite.sharing(fake, "hooks::a_secret_goes_where_it_should_and_nowhere_else", a_secret_goes_where_it_should_and_nowhere_else);
     suite.sharing(fake, "hooks::a_run_is_cancelled_and_never_approves", a_run_is_cancelled_and_never_approves);
     suite.sharing(fake, "hooks::prometheus_answers_are_numbers", prometheus_answers_are_numbers);
+    suite.sharing(fake, "hooks::a_real_prometheus_is_asked", a_real_prometheus_is_asked);
     suite.sharing(fake, "hooks::a_run_costs_two_writes", a_run_costs_two_writes);
     suite.sharing(fake, "hooks::json_paths_say_what_kubectl_says", json_paths_say_what_kubectl_says);
     suite.sharing(fake, "hooks::an_object_is_looked_at_in_the_name_of_an_account", an_object_is_looked_at_in_the_name_of_an_account);
@@ -95,7 +96,7 @@ async fn a_template_is_accepted_or_says_where_it_is_wrong(scene: Arc<Scene>) -> 
     Ok(())
 }
 
-async fn what_makes_no_sense_is_refused_at_once(scene: Arc<Scene>) -> Result<()> {
+async fn hooks_that_make_no_sense_are_refused_at_once(scene: Arc<Scene>) -> Result<()> {
     let web = || json!({ "web": { "url": "http://1.1.1.1" } });
     let cases = [
         (json!({ "provider": {} }), "exactly one of web, prometheus, kubernetes and exec"),
@@ -600,5 +601,42 @@ async fn commands(scene: &Arc<Scene>) -> Result<()> {
     scene.apply(&about("nobody", "nobody", &exec(&["/main"], None)))?;
     let said = error(scene, "nobody").await?;
     ensure!(said.contains("nobody"), "{said}");
+    Ok(())
+}
+
+async fn a_real_prometheus_is_asked(scene: Arc<Scene>) -> Result<()> {
+    let program = e2e::run(std::process::Command::new(crate::cli::program()?.with_file_name("xtask")).arg("prometheus"), "")?;
+    let folder = tempfile::tempdir()?;
+    let address = hook::own_address()?;
+    let port = std::net::TcpListener::bind((address, 0))?.local_addr()?.port();
+    let config = json!({
+        "global": { "scrape_interval": "1s" },
+        "scrape_configs": [{ "job_name": "itself", "static_configs": [{ "targets": [format!("{address}:{port}")] }] }],
+    });
+    let file = folder.path().join("prometheus.yaml");
+    std::fs::write(&file, config.to_string())?;
+    let log = std::fs::File::create(folder.path().join("log"))?;
+    let mut command = tokio::process::Command::new(program.trim());
+    command.arg(format!("--config.file={}", file.display())).arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()));
+    command.arg(format!("--web.listen-address={address}:{port}")).stdout(std::process::Stdio::null()).stderr(log).kill_on_drop(true);
+    let _prometheus = command.spawn()?;
+    let ask = |name: &str, query: &str, condition: &str| {
+        let mut run = hook_run(
+            name,
+            &json!({
+                "name": "up", "interval": "1s", "successfulLimit": 1, "failureLimit": 1000, "inconclusiveLimit": 1000, "consecutiveErrorLimit": 1000,
+                "successCondition": condition, "provider": { "prometheus": { "address": format!("http://{address}:{port}"), "query": query } },
+            }),
+        );
+        run["spec"]["args"] = json!([{ "name": "job", "value": "itself" }]);
+        scene.apply(&run)
+    };
+    // It takes a while to start and to scrape itself: errors and empty answers are put up with.
+    ask("vector", "up{job=\"{{ args.job }}\"}", "len(result) == 1 and result[0] == 1")?;
+    ask("scalar", "scalar(sum(up))", "result == 1.0")?;
+    for name in ["vector", "scalar"] {
+        let status = verdict(&scene, name).await?;
+        ensure!(status["phase"] == "Successful", "{name}: {status}");
+    }
     Ok(())
 }

@@ -91,8 +91,8 @@ impl Engine {
             limits: hooks.limits,
         };
         let runs = HookRuns { objects: Arc::default(), hooks: Hooks::new(asker, Arc::clone(&runs_queue)), keep: hooks.keep };
-        let on = Arc::clone(&runs_queue);
-        watch.start(&runs.objects, move |change| object_changed(&on, change));
+        let (on, asked) = (Arc::clone(&runs_queue), runs.hooks.clone());
+        watch.start(&runs.objects, move |change| HookRuns::changed(&on, &asked, change));
         let templates = HookTemplates::default();
         let on = Arc::clone(&templates_queue);
         watch.start(&templates.objects, move |change| object_changed(&on, change));

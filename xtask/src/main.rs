@@ -1,6 +1,8 @@
 //! Writes what is generated, and gets the tools for it.
 
+mod cache;
 mod helm;
+mod prometheus;
 
 use std::path::{Path, PathBuf};
 
@@ -21,6 +23,8 @@ enum Cli {
     },
     /// Print where helm is; gets it first if needed
     Helm,
+    /// Print where a Prometheus is; gets it first if needed
+    Prometheus,
 }
 
 /// The files of deploy/ and the templates that they show.
@@ -30,6 +34,7 @@ const DEPLOY: [(&str, &str); 3] =
 fn main() -> Result<()> {
     match Cli::parse() {
         Cli::Helm => println!("{}", helm::binary()?.display()),
+        Cli::Prometheus => println!("{}", prometheus::binary()?.display()),
         Cli::Gen { root, into } => generate(&root, into.as_deref().unwrap_or(&root))?,
     }
     Ok(())

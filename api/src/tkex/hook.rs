@@ -24,6 +24,7 @@ pub struct HookArgument {
     pub name: String,
     /// Its value; the HookTemplate's own value if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
     pub value: Option<String>,
 }
 

@@ -154,6 +154,8 @@ fn check_v6(address: Ipv6Addr) -> Result<(), &'static str> {
         _ if address.is_unspecified() => Err("it is no address of a host"),
         _ if address.is_unicast_link_local() => Err("it is a link-local address"),
         _ if address.is_multicast() => Err("it is a multicast address"),
+        // Local NAT64 (RFC 8215): what it stands for depends on who translates.
+        _ if matches!(address.segments(), [0x64, 0xff9b, 1, ..]) => Err("it stands for another address"),
         // Where clouds keep the credentials of a machine.
         _ if address == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254) => Err("it is a link-local address"),
         _ => Ok(()),
@@ -173,8 +175,8 @@ fn unwrapped(address: IpAddr) -> IpAddr {
         // ::1 and :: are themselves.
         (0, 0, 0, 0, 0, 0) if (g, h) != (0, 0) && (g, h) != (0, 1) => four(g, h),
         (0x64, 0xff9b, 0, 0, 0, 0) => four(g, h),
-        // Network-specific NAT64 of RFC 8215.
-        (0x64, 0xff9b, 1, ..) => four(g, h),
+        // Translated addresses of RFC 2765.
+        (0, 0, 0, 0, 0xffff, 0) => four(g, h),
         (0x2002, high, low, ..) => four(high, low),
         _ => address,
     }
@@ -209,6 +211,8 @@ mod tests {
             "64:ff9b::a9fe:a9fe",
             "64:ff9b:1::7f00:1",
             "2002:7f00:1::",
+            "::ffff:0:7f00:1",
+            "64:ff9b:1:7f00:0:100::",
             "::7f00:1",
             "::ffff:10.96.0.1",
             "fd00:ec2::254",

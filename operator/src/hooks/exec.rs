@@ -43,7 +43,13 @@ async fn run(asker: &Asker, errand: &Errand, spec: &Exec) -> Result<Answer, NoAn
         return Ok(Answer::Value(Value::String(out)));
     }
     let said = [status.message.unwrap_or_default(), err?.trim_end().to_owned()].join(": ");
-    Ok(Answer::Refused { value: Some(out), message: said.trim_end_matches(": ").to_owned() })
+    let message = said.trim_end_matches(": ").to_owned();
+    // The command's own no; anything else means that it did not run.
+    if status.reason.as_deref() == Some("NonZeroExitCode") {
+        Ok(Answer::Refused { value: Some(out), message })
+    } else {
+        Err(NoAnswer::because(message))
+    }
 }
 
 /// The server switches protocols or gives a number, but no words.

@@ -87,9 +87,16 @@ async fn follow(egress: &Egress, mut ask: Ask) -> Result<Vec<u8>, NoAnswer> {
             let to = next.host_str().unwrap_or_default();
             return Err(NoAnswer::because(format!("received a redirect ({}) to {to}; followRedirects is not set", status.as_u16())));
         }
+        if ask.body.is_some() && matches!(status.as_u16(), 301..=303) {
+            ask.method = Method::GET;
+            ask.body = None;
+        }
         // What was meant for one server is not for another.
         if next.origin() != ask.url.origin() {
             ask.headers.clear();
+            if ask.body.is_some() {
+                return Err(NoAnswer::because("redirected to another server: the body is not for it"));
+            }
         }
         ask.url = next;
     }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::account::Account;
 use super::http::NoAnswer;
-use super::{Answer, Asker, Errand};
+use super::{Answer, Asker, Errand, is_name};
 use crate::client::Patch;
 
 #[derive(Deserialize)]
@@ -64,7 +64,6 @@ async fn path(asker: &Asker, errand: &Errand) -> Result<String, NoAnswer> {
     let argument = |name: &str| errand.arguments.get(name).map_or("", String::as_str);
     let (group, version, kind) = (argument("Group"), argument("Version"), argument("Kind"));
     let name = argument("PodName");
-    let is_name = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
     if !is_name(name) {
         return Err(NoAnswer::because("args.PodName names no object"));
     }

@@ -12,16 +12,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use ::http::{HeaderMap, HeaderName, HeaderValue};
+use ::http::{HeaderMap, HeaderName, HeaderValue, header};
 use api::tkex::{Header, HookRun, Metric, Phase};
 use jiff::Timestamp;
 use planner::hookrun::arguments::{Place, fill};
-use planner::hookrun::{Measured, Outcome, judge};
+use planner::hookrun::{Measured, Outcome, judge, shortened};
 use planner::plan::NewMeasurement;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use crate::client::{CallError, Server};
 use crate::leader::Leadership;
@@ -85,7 +85,7 @@ enum Gate {
 /// What is known of a run besides its status.
 #[derive(Debug, Default)]
 struct Run {
-    flying: BTreeSet<String>,
+    flying: HashMap<String, AbortHandle>,
     results: Vec<Measured>,
 }
 
@@ -116,52 +116,97 @@ impl Hooks {
         let mut runs = locked(&self.shared.runs);
         let Some(run) = runs.get_mut(uid) else { return (BTreeSet::new(), Vec::new()) };
         run.results.retain(is_new);
-        let known = (run.flying.clone(), run.results.clone());
+        let known = (run.flying.keys().cloned().collect(), run.results.clone());
         if run.flying.is_empty() && run.results.is_empty() {
             runs.remove(uid);
         }
         known
     }
 
+    /// A run has a verdict or is gone: what is still under way for it ends.
+    pub fn end(&self, uid: &str) {
+        let run = locked(&self.shared.runs).remove(uid);
+        run.iter().flat_map(|run| run.flying.values()).for_each(AbortHandle::abort);
+    }
+
     /// Begins a measurement and returns at once.
     pub fn begin(&self, key: Key, run: &HookRun, new: &NewMeasurement) {
         let uid = run.metadata.uid.clone().unwrap_or_default();
         let Some(metric) = run.spec.metrics.iter().find(|metric| metric.name == new.metric) else { return };
-        if !locked(&self.shared.runs).entry(uid.clone()).or_default().flying.insert(new.metric.clone()) {
+        let mut runs = locked(&self.shared.runs);
+        let known = runs.entry(uid.clone()).or_default();
+        if known.flying.contains_key(&new.metric) {
             return;
         }
         let arguments = run.spec.args.iter().filter_map(|one| Some((one.name.clone(), one.value.clone()?))).collect();
         let errand = Errand { namespace: key.namespace.clone(), metric: metric.clone(), arguments };
-        let (shared, number) = (Arc::clone(&self.shared), new.number);
+        let landing = Landing { shared: Arc::clone(&self.shared), key, uid, metric: new.metric.clone(), result: None };
+        let number = new.number;
         let mut tasks = locked(&self.tasks);
         while tasks.try_join_next().is_some() {}
-        tasks.spawn(async move {
-            let result = shared.measure(errand, number).await;
-            let name = result.as_ref().map_or_else(Clone::clone, |result| result.metric.clone());
-            {
-                let mut runs = locked(&shared.runs);
-                let run = runs.entry(uid).or_default();
-                run.flying.remove(&name);
-                run.results.extend(result);
-            }
-            shared.queue.add(key);
+        let handle = tasks.spawn(async move {
+            let result = landing.shared.measure(errand, number).await;
+            landing.with(result);
         });
+        known.flying.insert(new.metric.clone(), handle);
+    }
+}
+
+/// Reports a measurement however it ended, also by a panic.
+struct Landing {
+    shared: Arc<Shared>,
+    key: Key,
+    uid: String,
+    metric: String,
+    result: Option<Measured>,
+}
+
+impl Landing {
+    fn with(mut self, result: Option<Measured>) {
+        self.result = result;
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        // A run that has ended meanwhile wants to know nothing more.
+        if let Some(run) = locked(&self.shared.runs).get_mut(&self.uid) {
+            run.flying.remove(&self.metric);
+            run.results.extend(self.result.take());
+        }
+        self.shared.queue.add(self.key.clone());
+    }
+}
+
+/// Counts a measurement as under way for as long as it lives.
+struct Airborne<'a>(&'a Metrics);
+
+impl<'a> Airborne<'a> {
+    fn new(metrics: &'a Metrics) -> Self {
+        metrics.hook_started();
+        Self(metrics)
+    }
+}
+
+impl Drop for Airborne<'_> {
+    fn drop(&mut self) {
+        self.0.hook_ended();
     }
 }
 
 impl Shared {
-    /// Waits for its turn, asks and judges. The metric's name if we may not ask any more.
-    async fn measure(&self, errand: Errand, number: i32) -> Result<Measured, String> {
+    /// Waits for its turn, asks and judges. Nothing if we may not ask any more.
+    async fn measure(&self, errand: Errand, number: i32) -> Option<Measured> {
         let metric = errand.metric.name.clone();
         let _turn = self.turn(&errand).await;
         if !self.asker.leadership.may_write() {
-            return Err(metric);
+            return None;
         }
         let provider = provider(&errand.metric);
         let (started, clock) = (Timestamp::now(), tokio::time::Instant::now());
-        self.asker.metrics.hook_started();
+        let airborne = Airborne::new(&self.asker.metrics);
         let answer = self.asker.ask(&errand).await;
-        self.asker.metrics.hook_ended();
+        drop(airborne);
         let outcome = match answer {
             Ok(Answer::Value(value)) => judged(errand.metric, value).await,
             Ok(Answer::Agreed) => Outcome { phase: Phase::Successful, value: None, message: None },
@@ -177,21 +222,33 @@ impl Shared {
             }
         };
         self.asker.metrics.count_measurement(provider, planner::hookrun::word(outcome.phase), clock.elapsed());
-        Ok(Measured { metric, number, started, finished: Timestamp::now().max(started), outcome })
+        let outcome =
+            Outcome { value: outcome.value.as_deref().map(shortened), message: outcome.message.as_deref().map(shortened), ..outcome };
+        Some(Measured { metric, number, started, finished: Timestamp::now().max(started), outcome })
     }
 
-    /// Permits in the order from narrow to wide: who waits for a host that hangs holds no place of others.
+    /// All permits or none: who waits for a host that hangs, or for a full namespace, holds no place of others.
     async fn turn(&self, errand: &Errand) -> Vec<OwnedSemaphorePermit> {
         let limits = self.asker.limits;
-        let mut gates = vec![self.gate(Gate::Namespace(errand.namespace.clone()), limits.per_namespace), Arc::clone(&self.total)];
-        if let Some(host) = host(errand) {
-            gates.insert(0, self.gate(Gate::Host(host), limits.per_host));
+        let mut gates = vec![Arc::clone(&self.total), self.gate(Gate::Namespace(errand.namespace.clone()), limits.per_namespace)];
+        gates.extend(host(errand).map(|host| self.gate(Gate::Host(host), limits.per_host)));
+        let mut waited: Option<(usize, OwnedSemaphorePermit)> = None;
+        loop {
+            let (mine, mut permits): (Option<usize>, Vec<_>) =
+                waited.take().map_or((None, Vec::new()), |(mine, permit)| (Some(mine), vec![permit]));
+            let others = gates.iter().enumerate().filter(|(index, _)| Some(*index) != mine);
+            let busy = others.into_iter().find_map(|(index, gate)| match Arc::clone(gate).try_acquire_owned() {
+                Ok(permit) => {
+                    permits.push(permit);
+                    None
+                }
+                Err(_) => Some((index, Arc::clone(gate))),
+            });
+            let Some((index, gate)) = busy else { return permits };
+            drop(permits);
+            // What was waited for is kept while the rest is tried: given back it would go round among those who wait.
+            waited = gate.acquire_owned().await.ok().map(|permit| (index, permit));
         }
-        let mut permits = Vec::new();
-        for gate in gates {
-            permits.extend(gate.acquire_owned().await);
-        }
-        permits
     }
 
     fn gate(&self, gate: Gate, width: usize) -> Arc<Semaphore> {
@@ -242,6 +299,10 @@ async fn judged(metric: Metric, value: Value) -> Outcome {
     }
 }
 
+/// Headers that say where a request goes and how long it is.
+const OURS: [HeaderName; 6] =
+    [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION, header::UPGRADE, header::TE];
+
 /// What was found out.
 enum Answer {
     /// A value for the conditions.
@@ -252,6 +313,11 @@ enum Answer {
     Refused { value: Option<String>, message: String },
     /// Something that is no value: it is inconclusive.
     Nothing(String),
+}
+
+/// Whether a text can be an object's name, and so a part of a path.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.')) && !text.starts_with('.')
 }
 
 #[derive(Deserialize)]
@@ -284,25 +350,31 @@ impl Asker {
     /// Headers with their values, those of Secrets too.
     async fn headers(&self, errand: &Errand, headers: &[Header]) -> Result<HeaderMap, NoAnswer> {
         let mut all = HeaderMap::new();
-        for header in headers {
-            let name = HeaderName::from_bytes(header.key.as_bytes());
-            let name = name.map_err(|_| NoAnswer::because(format!("{:?} is no name of a header", header.key)))?;
-            let value = match &header.value_from {
+        for one in headers {
+            let name = HeaderName::from_bytes(one.key.as_bytes());
+            let name = name.map_err(|_| NoAnswer::because(format!("{:?} is no name of a header", one.key)))?;
+            if OURS.contains(&name) {
+                return Err(NoAnswer::because(format!("the header {name} is not a hook's to set")));
+            }
+            let value = match &one.value_from {
                 Some(source) => self.secret(&errand.namespace, &source.secret_key_ref.name, &source.secret_key_ref.key).await?,
                 None => {
-                    let text = header.value.as_deref().unwrap_or_default();
+                    let text = one.value.as_deref().unwrap_or_default();
                     fill(text, &errand.arguments, Place::Plain).map_err(|problem| NoAnswer::because(problem.0))?.into_bytes()
                 }
             };
             let mut value = HeaderValue::from_bytes(&value)
-                .map_err(|_| NoAnswer::because(format!("the value of header {} does not fit a header", header.key)))?;
-            value.set_sensitive(header.value_from.is_some());
+                .map_err(|_| NoAnswer::because(format!("the value of header {} does not fit a header", one.key)))?;
+            value.set_sensitive(one.value_from.is_some());
             all.append(name, value);
         }
         Ok(all)
     }
 
     async fn secret(&self, namespace: &str, name: &str, key: &str) -> Result<Vec<u8>, NoAnswer> {
+        if !is_name(name) {
+            return Err(NoAnswer::because(format!("{name:?} is no name of a Secret")));
+        }
         let found: Result<Secret, CallError> = self.server.get(&format!("/api/v1/namespaces/{namespace}/secrets/{name}")).await;
         let mut secret = found.map_err(|error| {
             let hint = if error.code == 403 { "; a Role of this namespace must allow the operator's ServiceAccount to get it" } else { "" };

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use api::names::HOOK_REPORTER;
-use api::tkex::{HookRun, HookRunStatus};
+use api::tkex::{HookRun, HookRunStatus, Phase};
 use jiff::{SignedDuration, Timestamp};
 use planner::hookrun::{self, Observed};
 use planner::plan::NewMeasurement;
 
-use super::custom::{Custom, owner, path};
+use super::custom::{Custom, object_changed, owner, path};
 use crate::controller::{Pass, Workload};
 use crate::execute::{Failure, Taken};
 use crate::hooks::Hooks;
+use crate::queue::Queue;
 use crate::settle::Writes;
-use crate::store::{Key, Store};
+use crate::store::{Change, Kept as _, Key, Store};
 
 /// Everything that HookRuns are decided from.
 #[derive(Debug, Clone)]
@@ -30,12 +31,25 @@ impl HookRuns {
     fn observe(&self, key: &Key) -> Option<Observed> {
         let object = Arc::clone(&self.objects.get(key)?.object);
         let uid = object.metadata.uid.clone().unwrap_or_default();
+        if object.status.as_ref().and_then(|status| status.phase).is_some_and(Phase::is_final) {
+            self.hooks.end(&uid);
+        }
         let measured = |metric: &str| {
             let results = object.status.iter().flat_map(|status| &status.metric_results);
             results.filter(|result| result.name == metric).map(|result| result.count.saturating_add(result.error)).sum::<i32>()
         };
         let (flying, results) = self.hooks.of(&uid, |result| result.number >= measured(&result.metric));
         Some(Observed { object, flying, results, keep: self.keep })
+    }
+}
+
+impl HookRuns {
+    /// A run changed: look at it, or end what is under way for it.
+    pub fn changed(queue: &Queue, hooks: &Hooks, change: &Change<Custom<HookRun>>) {
+        if let (Some(old), None) = (&change.old, &change.new) {
+            hooks.end(old.uid());
+        }
+        object_changed(queue, change);
     }
 }
 

@@ -18,6 +18,9 @@ pub enum Place {
     Plain,
 }
 
+/// The longest text that can be made.
+const LONGEST: usize = 64 * 1024;
+
 /// Fills a text in. The problem names what is missing.
 pub fn fill(text: &str, arguments: &BTreeMap<String, String>, place: Place) -> Result<String, Problem> {
     let mut filled = String::with_capacity(text.len());
@@ -32,6 +35,9 @@ pub fn fill(text: &str, arguments: &BTreeMap<String, String>, place: Place) -> R
                     Place::Url => percent_encode(value, &mut filled),
                     Place::Query => escape(value, &mut filled),
                     Place::Plain => filled.push_str(value),
+                }
+                if filled.len() > LONGEST {
+                    return Err(Problem(format!("with its arguments it is longer than {LONGEST} bytes")));
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use api::tkex::{Function, HookArgument, Metric};
+use api::tkex::{Function, HookArgument, Method, Metric};
 
 use super::expression::Expression;
 use super::{arguments, duration};
@@ -106,6 +106,9 @@ impl Findings {
         let mut headers = Vec::new();
         if let Some(web) = &provider.web {
             self.template(&at("web.url"), &web.url, known);
+            if web.body.is_some() && web.method.unwrap_or_default() == Method::Get {
+                self.add(&at("web.body"), "is for method POST or PUT");
+            }
             self.template(&at("web.body"), web.body.as_deref().unwrap_or_default(), known);
             self.path(&at("web.jsonPath"), web.json_path.as_ref());
             headers.push(("web", &web.headers));
@@ -130,6 +133,12 @@ impl Findings {
                 self.template(&at(&format!("kubernetes.fields[{index}].value")), &field.value, known);
             }
             let patches = kubernetes.function == Some(Function::Patch);
+            if patches && kubernetes.json_path.is_some() {
+                self.add(&at("kubernetes.jsonPath"), "is for function get");
+            }
+            if (patches || kubernetes.json_path.is_none()) && (metric.success_condition.is_some() || metric.failure_condition.is_some()) {
+                self.add(&at("kubernetes"), "has no value for the conditions: they need function get with a jsonPath");
+            }
             if kubernetes.fields.is_empty() && (patches || kubernetes.json_path.is_none()) {
                 self.add(&at("kubernetes.fields"), if patches { "nothing to set" } else { "neither fields nor jsonPath" });
             }

@@ -16,8 +16,10 @@ const MOST_TOKENS: usize = 256;
 const DEEPEST: [(char, usize); 3] = [('(', 24), ('[', 4), ('{', 2)];
 /// The largest number at an end of a range.
 const WIDEST: u64 = 1000;
-/// The largest result that is judged.
-const LARGEST: usize = 64 * 1024;
+/// The largest result that is judged: bytes of text, and values in lists and objects.
+const LARGEST: usize = 16 * 1024;
+/// Functions that look at every element. None stands inside another: the work would multiply.
+const LOOPS: [&str; 7] = ["all", "none", "any", "one", "filter", "map", "count"];
 
 /// Names that a condition may call.
 const FUNCTIONS: [&str; 14] =
@@ -29,22 +31,29 @@ const WORDS: [&str; 12] = ["result", "true", "false", "nil", "and", "or", "not",
 #[derive(Debug)]
 pub struct Expression {
     program: expr::Program,
+    /// Elements of `result` that are named by their number.
+    elements: Vec<u64>,
 }
 
 impl Expression {
     /// Reads a condition. The problem names the place.
     pub fn parse(text: &str) -> Result<Self, Problem> {
-        guard(text)?;
+        let elements = guard(text)?;
         let program = expr::compile(text).map_err(|error| Problem(place(&error)))?;
-        Ok(Self { program })
+        Ok(Self { program, elements })
     }
 
     /// Whether the condition holds for a result.
     pub fn holds(&self, result: &Value) -> Result<bool, Problem> {
-        if let Value::String(text) = result
-            && text.len() > LARGEST
+        let size = size(result);
+        if size > LARGEST {
+            return Err(Problem(format!("the result is too large to be judged: {size}, at most {LARGEST}")));
+        }
+        // The library says nil to an element that is not there, and nil is equal to nothing: a check of no data must not pass.
+        if let Value::Array(items) = result
+            && let Some(missing) = self.elements.iter().find(|index| usize::try_from(**index).is_ok_and(|index| index >= items.len()))
         {
-            return Err(Problem(format!("the result has {} bytes; at most {LARGEST} can be judged", text.len())));
+            return Err(Problem(format!("there is no result[{missing}]: the list has {} elements", items.len())));
         }
         let context: Context = [("result", convert(result))].into_iter().collect();
         match environment().run(&self.program, &context) {
@@ -65,6 +74,16 @@ fn place(error: &Error) -> String {
     }
 }
 
+/// Bytes of text and values, all in all.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(|item| size(item).saturating_add(1)).sum(),
+        Value::Object(fields) => fields.iter().map(|(key, value)| key.len().saturating_add(size(value)).saturating_add(1)).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 1,
+    }
+}
+
 fn kind(value: &Expr) -> &'static str {
     match value {
         Expr::Integer(_) | Expr::Float(_) => "a number",
@@ -80,10 +99,19 @@ fn convert(value: &Value) -> Expr {
     match value {
         Value::Null => Expr::Nil,
         Value::Bool(value) => Expr::Bool(*value),
-        Value::Number(number) => number.as_i64().map_or_else(|| Expr::Float(number.as_f64().unwrap_or(f64::NAN)), Expr::Integer),
+        Value::Number(number) => number.as_i64().map_or_else(|| Expr::Float(unbounded(number.as_f64().unwrap_or(f64::NAN))), Expr::Integer),
         Value::String(text) => Expr::String(text.clone()),
         Value::Array(items) => Expr::Array(items.iter().map(convert).collect()),
         Value::Object(fields) => fields.iter().map(|(key, value)| (key.clone(), convert(value))).collect(),
+    }
+}
+
+/// JSON has no infinity: the largest number stands for it.
+fn unbounded(number: f64) -> f64 {
+    match number {
+        f64::MAX => f64::INFINITY,
+        f64::MIN => f64::NEG_INFINITY,
+        number => number,
     }
 }
 
@@ -153,8 +181,8 @@ enum Token {
     Sign(char),
 }
 
-/// Refuses what the parser or the evaluation could choke on.
-fn guard(text: &str) -> Result<(), Problem> {
+/// Refuses what the parser or the evaluation could choke on. Elements of `result` that are named by their number.
+fn guard(text: &str) -> Result<Vec<u64>, Problem> {
     if text.trim().is_empty() {
         return Err(Problem("is empty".to_owned()));
     }
@@ -166,6 +194,7 @@ fn guard(text: &str) -> Result<(), Problem> {
         return Err(Problem(format!("has more than {MOST_TOKENS} words and signs")));
     }
     nesting(&tokens)?;
+    loops(&tokens)?;
     for (index, (at, token)) in tokens.iter().enumerate() {
         let neighbour = |offset: isize| index.checked_add_signed(offset).and_then(|index| tokens.get(index)).map(|(_, token)| token);
         let called = neighbour(1) == Some(&Token::Sign('('));
@@ -179,12 +208,53 @@ fn guard(text: &str) -> Result<(), Problem> {
             }
             Token::Range => {
                 let narrow = |token: Option<&Token>| matches!(token, Some(Token::Whole(number)) if *number <= WIDEST);
-                if !narrow(neighbour(-1)) || !narrow(neighbour(1)) {
+                // Arithmetic binds closer than a range.
+                let before = !matches!(neighbour(-2), Some(Token::Sign('+' | '-' | '*' | '/' | '%' | '^' | '.') | Token::Range));
+                let after = matches!(
+                    neighbour(2),
+                    None | Some(Token::Sign(')' | ']' | '}' | ',' | '=' | '!' | '<' | '>' | '&' | '?' | ':') | Token::Name(..))
+                );
+                if !narrow(neighbour(-1)) || !narrow(neighbour(1)) || !before || !after {
                     return Err(Problem(format!("at character {at}: a range goes from one number to another, both at most {WIDEST}")));
                 }
             }
             Token::Name(..) | Token::Whole(_) | Token::Literal | Token::Sign(_) => {}
         }
+    }
+    let named = tokens.windows(4).filter_map(|part| match part {
+        [(_, Token::Name(name, false)), (_, Token::Sign('[')), (_, Token::Whole(index)), (_, Token::Sign(']'))] if name == "result" => {
+            Some(*index)
+        }
+        _ => None,
+    });
+    Ok(named.collect())
+}
+
+/// No function that looks at every element stands inside another.
+fn loops(tokens: &[(usize, Token)]) -> Result<(), Problem> {
+    let (mut depth, mut open) = (0_usize, None);
+    let mut before: Option<&Token> = None;
+    for (at, token) in tokens {
+        match token {
+            Token::Sign('(') => {
+                depth += 1;
+                let begins = matches!(before, Some(Token::Name(name, false)) if LOOPS.contains(&name.as_str()));
+                if begins && open.is_some() {
+                    return Err(Problem(format!("at character {at}: {} do not stand in one another", LOOPS.join(", "))));
+                }
+                if begins {
+                    open = Some(depth);
+                }
+            }
+            Token::Sign(')') => {
+                if open == Some(depth) {
+                    open = None;
+                }
+                depth = depth.saturating_sub(1);
+            }
+            Token::Name(..) | Token::Whole(_) | Token::Literal | Token::Range | Token::Sign(_) => {}
+        }
+        before = Some(token);
     }
     Ok(())
 }
@@ -321,6 +391,14 @@ mod tests {
     }
 
     #[test]
+    fn no_data_is_no_approval() {
+        assert!(ask("result[0] == 0", &json!([])).unwrap_err().contains("there is no result[0]"));
+        assert_eq!(ask("len(result) == 0 or result[0] < 1", &json!([0.5])), Ok(true));
+        assert_eq!(ask("isInf(result) and result > 5", &json!(f64::MAX)), Ok(true));
+        assert!(ask("all(result, {# > 0})", &json!(vec![1; 20_000])).unwrap_err().contains("too large"));
+    }
+
+    #[test]
     fn what_cannot_be_answered_says_why() {
         let text = json!("32");
         for (condition, expected) in [
@@ -332,6 +410,10 @@ mod tests {
             ("result.trim() == ''", ".trim() is not known"),
             ("len(1..10000000) > 1", "both at most 1000"),
             ("len(1..asInt(result)) > 1", "both at most 1000"),
+            ("len(1..1000*1000*1000) > 1", "both at most 1000"),
+            ("len(9*9..1000) > 1", "both at most 1000"),
+            ("all(1..9, {all(1..9, {true})})", "do not stand in one another"),
+            ("all(1..9, any(1..9, # > 3))", "do not stand in one another"),
             ("(result", "( is not closed"),
             ("result)", "closes nothing"),
             ("result == 'a", "a string is not closed"),

@@ -31,6 +31,9 @@ pub fn judge(metric: &Metric, value: &Value) -> Outcome {
 #[must_use]
 pub fn printed(value: &Value) -> String {
     match value {
+        // What stands for infinity where JSON has none.
+        Value::Number(number) if number.as_f64() == Some(f64::MAX) => "+Inf".to_owned(),
+        Value::Number(number) if number.as_f64() == Some(f64::MIN) => "-Inf".to_owned(),
         Value::String(text) => super::shortened(text),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => super::shortened(&value.to_string()),
     }

@@ -29,8 +29,9 @@ pub use assess::word;
 
 /// A measurement that ended in an error is repeated after this time if there is no interval.
 const RETRY: SignedDuration = SignedDuration::from_secs(10);
-/// Measurements that a status keeps of each metric.
+/// Measurements that a status keeps of each metric, and of all of them: an object has a largest size.
 const KEPT: usize = 10;
+const KEPT_IN_ALL: usize = 160;
 /// What a status keeps of a value or a message, in bytes.
 pub const LONGEST: usize = 1024;
 
@@ -211,7 +212,8 @@ fn add(status: &mut HookRunStatus, metrics: &[Metric], one: &Measured) {
         finished_at: Some(Time(one.finished)),
         value: value.as_deref().map(shortened),
     });
-    let surplus = result.measurements.len().saturating_sub(KEPT);
+    let kept = (KEPT_IN_ALL / metrics.len().max(1)).clamp(1, KEPT);
+    let surplus = result.measurements.len().saturating_sub(kept);
     result.measurements.drain(..surplus);
 }
 
@@ -234,8 +236,11 @@ fn empty(metric: &str, phase: Phase) -> MetricResult {
 /// At most as much of a text as a status keeps.
 #[must_use]
 pub fn shortened(text: &str) -> String {
+    // What a terminal would obey is left out.
+    let is_plain = |letter: char| !letter.is_control() || letter == '\n' || letter == '\t';
+    let text: String = text.chars().take(LONGEST * 4).map(|letter| if is_plain(letter) { letter } else { ' ' }).collect();
     if text.len() <= LONGEST {
-        return text.to_owned();
+        return text;
     }
     let end = (0..=LONGEST - 4).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
     format!("{}…", text.get(..end).unwrap_or_default())

@@ -56,6 +56,7 @@ impl Walker {
             let Node::List(action) = node else {
                 if let Node::Text(text) = node {
                     self.text.push_str(text);
+                    self.step(1)?;
                 }
                 continue;
             };
@@ -92,8 +93,8 @@ impl Walker {
 
     fn list<'a>(&mut self, mut found: Found<'a>, nodes: &[Node]) -> Result<Found<'a>, Problem> {
         for node in nodes {
-            self.step(found.len().max(1))?;
             found = self.node(found, node)?;
+            self.step(found.len().max(1))?;
         }
         Ok(found)
     }
@@ -108,7 +109,14 @@ impl Walker {
                 let found: Found = input.iter().filter_map(|one| child(one, |value| value.get(name.as_str()))).collect();
                 if found.is_empty() && !input.is_empty() { Err(Problem(format!("{name} is not found"))) } else { Ok(found) }
             }
-            Node::Wildcard => Ok(input.iter().flat_map(children).collect()),
+            Node::Wildcard => {
+                let mut all = Vec::new();
+                for one in &input {
+                    all.extend(children(one));
+                    self.step(1)?;
+                }
+                Ok(all)
+            }
             Node::Recursive => {
                 let mut all = Vec::new();
                 input.into_iter().try_for_each(|one| self.descend(one, &mut all))?;
@@ -121,6 +129,7 @@ impl Walker {
             Node::Union(parts) => {
                 let mut all = Vec::new();
                 for part in parts {
+                    self.step(input.len())?;
                     all.extend(self.list(input.clone(), part)?);
                 }
                 Ok(all)
@@ -152,6 +161,8 @@ impl Walker {
                     if left.is_ok_and(|found| !found.is_empty()) {
                         kept.push(element);
                     }
+                    // A path that is not there is an answer; too much work is not.
+                    self.step(1)?;
                     continue;
                 };
                 let right = self.list(vec![element.clone()], right)?;

@@ -1,0 +1,137 @@
+//! Many hooks at once, some of which ask a server that never answers.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, TryStreamExt};
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, ListParams, PostParams};
+use localkube::{Cluster, OperatorOptions};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::process::{CpuTime, peak_memory};
+use crate::{audit, pods};
+
+const RUNS: usize = 1000;
+/// One in this many asks a server that hangs.
+const HANGING: usize = 10;
+const NAMESPACE: &str = "hooks";
+const USERS: [&str; 1] = ["system:serviceaccount:bcs-system:gameplane"];
+
+type Arrivals = Arc<Mutex<HashMap<usize, Instant>>>;
+
+/// One row: how long healthy ones waited for their question, and what it cost.
+pub(crate) async fn table(cluster: &Cluster, workers: usize) -> Result<Vec<String>> {
+    // Everything is on this machine, which is refused otherwise.
+    let options = OperatorOptions { args: vec!["--hook-allow-cidr=127.0.0.0/8".into()], ..OperatorOptions::default() };
+    let operators = cluster.start_operators(&options).await?;
+    let client = cluster.client();
+    pods::namespace(&client, NAMESPACE).await?;
+    let arrivals = Arrivals::default();
+    let healthy = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let healthy_port = healthy.local_addr()?.port();
+    let serving = tokio::spawn(serve(healthy, Arc::clone(&arrivals)));
+    // A full accept queue that nobody empties: connected, and never answered.
+    let mut silent = Vec::new();
+    for _ in 0..RUNS / HANGING {
+        silent.push(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
+    }
+    let api = hook_runs(&client);
+    let pid: u32 = std::fs::read_to_string(cluster.folder().join("operator-1.pid"))?.trim().parse()?;
+    let cpu = CpuTime::of(pid)?;
+    let create = |number: usize| {
+        let hangs = silent.get(number / HANGING).filter(|_| number.is_multiple_of(HANGING));
+        let port = hangs.map_or(Ok(healthy_port), |silent| silent.local_addr().map(|address| address.port()));
+        create(api.clone(), number, port)
+    };
+    let created: HashMap<usize, Instant> =
+        futures::stream::iter((0..RUNS).map(create)).buffer_unordered(workers).try_collect::<Vec<_>>().await?.into_iter().collect();
+    until_done(&api).await?;
+    serving.abort();
+    let arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut delays: Vec<Duration> =
+        arrivals.iter().filter_map(|(number, arrived)| Some(arrived.saturating_duration_since(*created.get(number)?))).collect();
+    delays.sort();
+    let at =
+        |share: usize| delays.get((delays.len() * share / 100).min(delays.len().saturating_sub(1))).copied().context("nobody was asked");
+    let writes = audit::writes(cluster, NAMESPACE, &USERS)?;
+    let row = format!(
+        "| {RUNS} | {} | {:.2} s | {:.2} s | {:.2} | {:.1} | {} |",
+        RUNS / HANGING,
+        at(50)?.as_secs_f64(),
+        at(99)?.as_secs_f64(),
+        writes.hook_runs as f64 / RUNS as f64,
+        CpuTime::of(pid)?.since(cpu).as_secs_f64(),
+        peak_memory(pid)? / (1024 * 1024),
+    );
+    operators.stop().await;
+    pods::remove_namespace(&client, NAMESPACE).await?;
+    let head =
+        "| HookRuns at once | of these hanging | healthy ones asked after, median | 99 % | status writes per run | CPU s | peak MiB |";
+    Ok(vec![head.to_owned(), "|---|---|---|---|---|---|---|".to_owned(), row])
+}
+
+fn hook_runs(client: &kube::Client) -> Api<DynamicObject> {
+    let resource = ApiResource {
+        group: "tkex.tencent.com".to_owned(),
+        version: "v1alpha1".to_owned(),
+        api_version: "tkex.tencent.com/v1alpha1".to_owned(),
+        kind: "HookRun".to_owned(),
+        plural: "hookruns".to_owned(),
+    };
+    Api::namespaced_with(client.clone(), NAMESPACE, &resource)
+}
+
+/// Creates one run; when that was answered.
+async fn create(api: Api<DynamicObject>, number: usize, port: std::io::Result<u16>) -> Result<(usize, Instant)> {
+    let metric = json!({
+        "name": "age", "consecutiveErrorLimit": 0, "successCondition": "asInt(result) > 30",
+        "provider": { "web": { "url": format!("http://127.0.0.1:{}/{number}", port?), "jsonPath": "{.age}" } },
+    });
+    let run = json!({
+        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
+        "metadata": { "name": format!("run-{number}") }, "spec": { "metrics": [metric] },
+    });
+    api.create(&PostParams::default(), &serde_json::from_value(run)?).await?;
+    Ok((number, Instant::now()))
+}
+
+async fn until_done(api: &Api<DynamicObject>) -> Result<()> {
+    loop {
+        let runs = api.list(&ListParams::default()).await?;
+        let is_done = |run: &DynamicObject| run.data.pointer("/status/finishedAt").is_some();
+        if runs.items.iter().all(is_done) {
+            return Ok(());
+        }
+        // Seldom, so that looking does not count.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+}
+
+async fn serve(listener: TcpListener, arrivals: Arrivals) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let arrivals = Arc::clone(&arrivals);
+        tokio::spawn(async move {
+            // Who goes away is not counted.
+            let _ = answer(stream, &arrivals).await;
+        });
+    }
+}
+
+async fn answer(mut stream: TcpStream, arrivals: &Arrivals) -> Result<()> {
+    let mut request = Vec::new();
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        anyhow::ensure!(stream.read_buf(&mut request).await? > 0, "the client left");
+    }
+    let text = String::from_utf8_lossy(&request);
+    let number = text.split_whitespace().nth(1).and_then(|path| path.trim_start_matches('/').parse().ok()).context("no number")?;
+    arrivals.lock().unwrap_or_else(PoisonError::into_inner).insert(number, Instant::now());
+    let body = r#"{"name":"bryan","male":"yes","age":45}"#;
+    stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len()).as_bytes()).await?;
+    Ok(())
+}
