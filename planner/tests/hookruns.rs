@@ -312,7 +312,10 @@ proptest! {
     #[test]
     fn a_finished_run_rests_until_its_time_is_over(mut hook in hooks()) {
         hook.until(3_000);
-        prop_assume!(hook.status().phase.is_some_and(Phase::is_final));
+        // Polling without an end is another law's affair.
+        if !hook.status().phase.is_some_and(Phase::is_final) {
+            return Ok(());
+        }
         let plan = decide(&hook.observe(&[]), hook.now);
         prop_assert_eq!(plan.actions().count(), 0);
         prop_assert_eq!(&plan.status, &hook.status());
