@@ -93,11 +93,9 @@ fn endless_work_is_cut_off() {
     let path = JsonPath::parse("{[*][*][*]}").unwrap();
     assert_eq!(path.render(&cube).unwrap_err().0, "too much is matched");
     let long = json!(vec![1; 50_000]);
-    for bomb in
-        [format!("{{[{}]}}", vec!["*"; 400].join(",")), format!("{{range [*]}}{}{{end}}", "x".repeat(900)), "{[?([?(@.a)])]}".to_owned()]
-    {
-        let answer = JsonPath::parse(&bomb).and_then(|path| path.render(&long));
-        assert!(answer.is_err() || answer.is_ok_and(|text| text.len() < 2_000_000), "{bomb}");
+    for bomb in [format!("{{[{}]}}", vec!["*"; 400].join(",")), format!("{{range [*]}}{}{{end}}", "x".repeat(900))] {
+        let problem = JsonPath::parse(&bomb).unwrap().render(&long).unwrap_err();
+        assert_eq!(problem.0, "too much is matched", "{bomb}");
     }
     let nested = "[?(".repeat(200);
     assert!(JsonPath::parse(&format!("{{{nested}}}")).is_err());
