@@ -227,7 +227,9 @@ fn guard(text: &str) -> Result<Vec<u64>, Problem> {
         }
         _ => None,
     });
-    Ok(named.collect())
+    // A condition that asks for the length looks after empty lists itself.
+    let is_careful = tokens.iter().any(|(_, token)| matches!(token, Token::Name(name, false) if name == "len"));
+    Ok(if is_careful { Vec::new() } else { named.collect() })
 }
 
 /// No function that looks at every element stands inside another.
@@ -394,6 +396,7 @@ mod tests {
     fn no_data_is_no_approval() {
         assert!(ask("result[0] == 0", &json!([])).unwrap_err().contains("there is no result[0]"));
         assert_eq!(ask("len(result) == 0 or result[0] < 1", &json!([0.5])), Ok(true));
+        assert_eq!(ask("len(result) == 1 and result[0] < 1", &json!([])), Ok(false), "who asks for the length gets an answer");
         assert_eq!(ask("isInf(result) and result > 5", &json!(f64::MAX)), Ok(true));
         assert!(ask("all(result, {# > 0})", &json!(vec![1; 20_000])).unwrap_err().contains("too large"));
     }
