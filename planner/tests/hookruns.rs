@@ -1,7 +1,6 @@
 //! HookRuns against a clock of our own: scenarios (tests/scenarios/hookrun/*.yaml) and laws on random ones.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 
 use api::tkex::{HookRun, HookRunStatus, Phase};
@@ -181,20 +180,7 @@ fn check(scenario: &Scenario) -> Result<(), String> {
 
 #[test]
 fn every_hook_scenario_holds() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios/hookrun");
-    let (mut count, mut failures) = (0, Vec::new());
-    for file in std::fs::read_dir(folder).unwrap() {
-        let file = file.unwrap().path();
-        let scenarios: Vec<Scenario> = serde_saphyr::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
-        for scenario in &scenarios {
-            count += 1;
-            if let Err(error) = check(scenario) {
-                failures.push(format!("{}: {}\n    {error}", file.file_name().unwrap().display(), scenario.name));
-            }
-        }
-    }
-    assert!(failures.is_empty(), "{} of {count} scenarios fail:\n{}", failures.len(), failures.join("\n"));
-    assert!(count >= 25, "only {count} scenarios were read");
+    crate::scenarios::hold("hookrun", 25, |scenario: &Scenario| &scenario.name, check);
 }
 
 fn cases() -> u32 {

@@ -9,6 +9,7 @@ use planner::plan::{Action, Hold};
 use planner::pod::{Phase, PodFacts};
 use planner::revision::RevisionFacts;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 #[derive(Debug, Deserialize)]
@@ -182,20 +183,25 @@ fn check(scenario: &Scenario) -> Result<(), String> {
     Ok(())
 }
 
-#[test]
-fn every_scenario_holds() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios/gamedeployment");
+/// Checks every scenario of a kind; there must be at least so many.
+pub(crate) fn hold<S: DeserializeOwned>(kind: &str, least: usize, name: impl Fn(&S) -> &str, check: impl Fn(&S) -> Result<(), String>) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios").join(kind);
     let (mut count, mut failures) = (0, Vec::new());
     for file in std::fs::read_dir(folder).unwrap() {
         let file = file.unwrap().path();
-        let scenarios: Vec<Scenario> = serde_saphyr::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        let scenarios: Vec<S> = serde_saphyr::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
         for scenario in &scenarios {
             count += 1;
             if let Err(error) = check(scenario) {
-                failures.push(format!("{}: {}\n    {error}", file.file_name().unwrap().display(), scenario.name));
+                failures.push(format!("{}: {}\n    {error}", file.file_name().unwrap().display(), name(scenario)));
             }
         }
     }
     assert!(failures.is_empty(), "{} of {count} scenarios fail:\n{}", failures.len(), failures.join("\n"));
-    assert!(count >= 35, "only {count} scenarios were read");
+    assert!(count >= least, "only {count} scenarios were read");
+}
+
+#[test]
+fn every_scenario_holds() {
+    hold("gamedeployment", 35, |scenario: &Scenario| &scenario.name, check);
 }
