@@ -20,18 +20,47 @@ use crate::{audit, pods};
 const RUNS: usize = 1000;
 /// One in this many asks a server that hangs.
 const HANGING: usize = 10;
-const NAMESPACE: &str = "hooks";
+const ROUNDS: usize = 3;
 const USERS: [&str; 1] = ["system:serviceaccount:bcs-system:gameplane"];
 
 type Arrivals = Arc<Mutex<HashMap<usize, Instant>>>;
 
-/// One row: how long healthy ones waited for their question, and what it cost.
+/// What one round showed.
+struct Round {
+    median: Duration,
+    slow: Duration,
+    writes: f64,
+    cpu: f64,
+}
+
+/// One row: how long healthy ones waited for their question, and what it cost. The middle one of some rounds.
 pub(crate) async fn table(cluster: &Cluster, workers: usize) -> Result<Vec<String>> {
     // Everything is on this machine, which is refused otherwise.
     let options = OperatorOptions { args: vec!["--hook-allow-cidr=127.0.0.0/8".into()], ..OperatorOptions::default() };
     let operators = cluster.start_operators(&options).await?;
-    let client = cluster.client();
-    pods::namespace(&client, NAMESPACE).await?;
+    let pid: u32 = std::fs::read_to_string(cluster.folder().join("operator-1.pid"))?.trim().parse()?;
+    let mut rounds = Vec::new();
+    for number in 0..ROUNDS {
+        let namespace = format!("hooks-{number}");
+        pods::namespace(&cluster.client(), &namespace).await?;
+        rounds.push(round(cluster, &namespace, pid, workers).await?);
+        pods::remove_namespace(&cluster.client(), &namespace).await?;
+    }
+    let Round { median, slow, writes, cpu } = crate::median(rounds, |round| round.slow)?;
+    let row = format!(
+        "| {RUNS} | {} | {:.2} s | {:.2} s | {writes:.2} | {cpu:.1} | {} |",
+        RUNS / HANGING,
+        median.as_secs_f64(),
+        slow.as_secs_f64(),
+        peak_memory(pid)? / (1024 * 1024),
+    );
+    operators.stop().await;
+    let head =
+        "| HookRuns at once | of these hanging | healthy ones asked after, median | 99 % | status writes per run | CPU s | peak MiB |";
+    Ok(vec![head.to_owned(), "|---|---|---|---|---|---|---|".to_owned(), row])
+}
+
+async fn round(cluster: &Cluster, namespace: &str, pid: u32, workers: usize) -> Result<Round> {
     let arrivals = Arrivals::default();
     let healthy = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let healthy_port = healthy.local_addr()?.port();
@@ -41,8 +70,7 @@ pub(crate) async fn table(cluster: &Cluster, workers: usize) -> Result<Vec<Strin
     for _ in 0..RUNS / HANGING {
         silent.push(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
     }
-    let api = hook_runs(&client);
-    let pid: u32 = std::fs::read_to_string(cluster.folder().join("operator-1.pid"))?.trim().parse()?;
+    let api = hook_runs(&cluster.client(), namespace);
     let cpu = CpuTime::of(pid)?;
     let create = |number: usize| {
         let hangs = silent.get(number / HANGING).filter(|_| number.is_multiple_of(HANGING));
@@ -59,24 +87,11 @@ pub(crate) async fn table(cluster: &Cluster, workers: usize) -> Result<Vec<Strin
     delays.sort();
     let at =
         |share: usize| delays.get((delays.len() * share / 100).min(delays.len().saturating_sub(1))).copied().context("nobody was asked");
-    let writes = audit::writes(cluster, NAMESPACE, &USERS)?;
-    let row = format!(
-        "| {RUNS} | {} | {:.2} s | {:.2} s | {:.2} | {:.1} | {} |",
-        RUNS / HANGING,
-        at(50)?.as_secs_f64(),
-        at(99)?.as_secs_f64(),
-        writes.hook_runs as f64 / RUNS as f64,
-        CpuTime::of(pid)?.since(cpu).as_secs_f64(),
-        peak_memory(pid)? / (1024 * 1024),
-    );
-    operators.stop().await;
-    pods::remove_namespace(&client, NAMESPACE).await?;
-    let head =
-        "| HookRuns at once | of these hanging | healthy ones asked after, median | 99 % | status writes per run | CPU s | peak MiB |";
-    Ok(vec![head.to_owned(), "|---|---|---|---|---|---|---|".to_owned(), row])
+    let writes = audit::writes(cluster, namespace, &USERS)?.hook_runs as f64 / RUNS as f64;
+    Ok(Round { median: at(50)?, slow: at(99)?, writes, cpu: CpuTime::of(pid)?.since(cpu).as_secs_f64() })
 }
 
-fn hook_runs(client: &kube::Client) -> Api<DynamicObject> {
+fn hook_runs(client: &kube::Client, namespace: &str) -> Api<DynamicObject> {
     let resource = ApiResource {
         group: "tkex.tencent.com".to_owned(),
         version: "v1alpha1".to_owned(),
@@ -84,7 +99,7 @@ fn hook_runs(client: &kube::Client) -> Api<DynamicObject> {
         kind: "HookRun".to_owned(),
         plural: "hookruns".to_owned(),
     };
-    Api::namespaced_with(client.clone(), NAMESPACE, &resource)
+    Api::namespaced_with(client.clone(), namespace, &resource)
 }
 
 /// Creates one run; when that was answered.

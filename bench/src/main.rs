@@ -7,6 +7,7 @@ mod pods;
 mod process;
 mod raw;
 mod reconcile;
+mod report;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use localkube::{Cache, Cluster, KubeVersion, OperatorOptions, Options, Pace, Progress};
 use raw::Raw;
+use report::Report;
 use workload::{Contender, Costs};
 
 /// Measure how fast pods become Ready on fake nodes, and what that costs.
@@ -41,7 +43,7 @@ struct Cli {
     /// Leave out the peers that take long: Deployments at the pace they ship with, and OpenKruise, which is built first
     #[arg(long)]
     no_peers: bool,
-    /// Write the table to this file too
+    /// Replace the tables of this file that were measured
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// The Kubernetes version
@@ -52,8 +54,10 @@ struct Cli {
 #[tokio::main]
 async fn main() -> Result<()> {
     let cli = Cli::parse();
+    let report = Report::new(cli.save.clone());
     let cost = reconcile::table()?;
     cost.iter().for_each(|line| println!("{line}"));
+    report.part("One look", &cost)?;
     if cli.reconcile_only {
         return Ok(());
     }
@@ -68,6 +72,7 @@ async fn main() -> Result<()> {
     cluster.install_operator()?;
     let hooks = hooks::table(&cluster, cli.workers).await?;
     hooks.iter().for_each(|line| println!("{line}"));
+    report.part("Hooks", &hooks)?;
     if cli.hooks_only {
         return Ok(());
     }
@@ -103,10 +108,7 @@ async fn main() -> Result<()> {
             table.contender(&contender, *count, &contender.measure(&cluster, *count).await?);
         }
     }
-    if let Some(file) = &cli.save {
-        std::fs::write(file, document(&table.lines, &hooks, &cost))?;
-    }
-    Ok(())
+    report.part("Pods", &table.lines)
 }
 
 /// Small sizes are measured several times.
@@ -174,13 +176,4 @@ impl Table {
             peak_memory / (1024 * 1024),
         ));
     }
-}
-
-fn document(lines: &[String], hooks: &[String], cost: &[String]) -> String {
-    format!(
-        "# Benchmarks\n\nWritten by `make bench SAVE=1`: one run, one API server, fake nodes, everything on one machine. Compare ratios, not seconds.\n\nUp to 1,000 pods are measured three times, turn by turn, and the middle one counts. Writes are per pod and come from the API server's audit log. CPU and memory are those of the process that looks after the pods: the operator, the built-in controller manager, or OpenKruise's manager. `/ ours` says how many times longer a roll took than Gameplane's. \"As shipped\" is the controller manager's own limit of 20 requests a second; everybody else is unlimited.\n\n{}\n\nMany hooks at once, some of which ask a server that never answers:\n\n{}\n\nOne look at one object (observe and decide), without a cluster:\n\n{}\n",
-        lines.join("\n"),
-        hooks.join("\n"),
-        cost.join("\n")
-    )
 }

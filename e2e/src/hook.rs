@@ -239,3 +239,14 @@ pub async fn verdict(scene: &Scene, name: &str) -> Result<Value> {
     let run = until(&api(scene, "HookRun"), name, "a verdict", |run| run.is_some_and(complete)).await?;
     Ok(run.context("the HookRun vanished")?.data["status"].clone())
 }
+
+/// What the operator's `/metrics` says.
+pub async fn operator_metrics(scene: &Scene) -> Result<String> {
+    let log = std::fs::read_to_string(scene.cluster().folder().join("logs/operator-1.log"))?;
+    let address = log.lines().filter(|line| line.contains("serving /healthz")).find_map(|line| line.split("address=").nth(1));
+    let mut stream = TcpStream::connect(address.context("the operator does not say where it serves")?.trim()).await?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}

@@ -1,6 +1,7 @@
 //! The five verbs for one object, whatever its kind: observe, settle, decide, execute, record.
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -121,9 +122,18 @@ impl<W: Workload> Controller<W> {
         }
         let memory = self.memory().get(key).cloned().unwrap_or_default();
         let now = Timestamp::now();
-        let Some(pass) = self.workload.pass(key, &memory.taken, now) else {
-            self.forget(key);
-            return Outcome::Gone;
+        // A decision that panics is this object's trouble and nobody else's.
+        let decided = std::panic::catch_unwind(AssertUnwindSafe(|| self.workload.pass(key, &memory.taken, now)));
+        let pass = match decided {
+            Ok(Some(pass)) => pass,
+            Ok(None) => {
+                self.forget(key);
+                return Outcome::Gone;
+            }
+            Err(_) => {
+                tracing::error!(kind = W::KIND, object = %key, "the decision panicked; please report this with the object");
+                return Outcome::Failed;
+            }
         };
         let mandate =
             Mandate { owner: pass.owner.clone(), path: pass.path.clone(), reporter: W::REPORTER, cautious: memory.failure.is_some() };
@@ -142,7 +152,10 @@ impl<W: Workload> Controller<W> {
         let before = serde_json::to_value(&pass.before).unwrap_or_default();
         let after = serde_json::to_value(&status).unwrap_or_default();
         let state = progressing_reason(&after);
-        let recorded = self.recorder.record(key, &pass.path, &pass.version, &before, &after).await;
+        let recorded = match pass.plan.patience.and_then(|patience| Duration::try_from(patience).ok()) {
+            Some(patience) => Ok(Recorded::Later(Instant::now() + patience)),
+            None => self.recorder.record(key, &pass.path, &pass.version, &before, &after).await,
+        };
         let mut failed = failure.is_some() || unsure;
         match recorded {
             Ok(Recorded::Same) => {}

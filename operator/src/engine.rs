@@ -10,6 +10,7 @@ use crate::client::Server;
 use crate::controller::{Controller, Workload};
 use crate::events::Events;
 use crate::execute::Executor;
+use crate::hooks::apiserver::ApiServer;
 use crate::hooks::egress::Egress;
 use crate::hooks::{self, Asker, Hooks};
 use crate::informer::Informer;
@@ -70,6 +71,7 @@ impl Engine {
         let mut tasks = JoinSet::new();
         let (events, write_events) = Events::start(server.clone(), Arc::clone(&leadership));
         tasks.spawn(write_events);
+        let api_server = ApiServer::new(server.clone(), &hooks.config, Arc::clone(&hooks.egress));
         let mut watch = Watch { server: &server, metrics: &metrics, streaming, tasks: &mut tasks };
 
         let queue = |kind| Arc::new(Queue::new(kind, Arc::clone(&metrics)));
@@ -97,12 +99,11 @@ impl Engine {
         let on = Arc::clone(&templates_queue);
         watch.start(&templates.objects, move |change| object_changed(&on, change));
 
-        let (hook_runs, hook_templates) = (&runs.objects, &templates.objects);
         let listed = async {
-            tokio::join!(games.objects.listed(), games.pods.listed(), games.revisions.listed(), hook_runs.listed(), hook_templates.listed())
+            tokio::join!(games.listed(), runs.objects.listed(), templates.objects.listed(), api_server.look());
         };
         tokio::select! {
-            _ = listed => {}
+            () = listed => {}
             death = tasks.join_next() => {
                 tracing::error!(?death, "a part of the engine died before the first list");
                 return;
@@ -111,15 +112,17 @@ impl Engine {
         tracing::info!(
             gamedeployments = games.objects.len(),
             pods = games.pods.len(),
-            hookruns = hook_runs.len(),
+            hookruns = runs.objects.len(),
             "the caches are complete"
         );
         synced.send_replace(true);
+        tasks.spawn(api_server.keep_looking());
 
         let writes = Arc::new(Semaphore::new(limits.writes));
         let executor = Executor { server, leadership, events, metrics, writes, per_object: limits.writes_per_object };
         work(&mut tasks, limits.workers, Controller::new(games, games_queue, executor.clone()));
-        work(&mut tasks, limits.workers, Controller::new(runs, runs_queue, executor.clone()));
+        // One write a pass: a worker waits most of the time, and a new run must not wait for it.
+        work(&mut tasks, limits.workers * 4, Controller::new(runs, runs_queue, executor.clone()));
         work(&mut tasks, 1, Controller::new(templates, templates_queue, executor));
         // No task ends by itself: one that did has died.
         if let Some(Err(death)) = tasks.join_next().await {

@@ -163,9 +163,12 @@ impl Run<'_> {
             self.with_report(|report| report.unfinished = true);
             return;
         }
-        let Ok(_permit) = self.executor.writes.acquire().await else { return };
+        // A measurement goes elsewhere: it does not wait for the API server.
+        let permit = if matches!(action, Action::Measure(_)) { None } else { self.executor.writes.acquire().await.ok() };
+        if permit.is_some() {
+            self.executor.server.wait_while_overloaded().await;
+        }
         // Waiting comes before asking: the lease may end meanwhile.
-        self.executor.server.wait_while_overloaded().await;
         if !self.executor.leadership.may_write() {
             self.stopped.store(true, Ordering::Relaxed);
             self.with_report(|report| report.unsure = true);
@@ -174,6 +177,7 @@ impl Run<'_> {
         self.executor.metrics.write_started();
         let result = self.write(action).await;
         self.executor.metrics.write_ended();
+        drop(permit);
         self.note(action, result);
     }
 

@@ -186,15 +186,12 @@ async fn config(cli: &Cli) -> Result<kube::Config> {
 }
 
 fn hooks(cli: &Cli, config: &kube::Config) -> Result<HookOptions> {
-    // The address that this process uses, and the one that pods know.
-    let in_pods = std::env::var("KUBERNETES_SERVICE_HOST").ok();
-    let addresses = config.cluster_url.host().map(str::to_owned).into_iter().chain(in_pods);
     let policy = Policy {
         allow: cli.hook_allow_cidr.clone(),
         deny: cli.hook_deny_cidr.clone(),
         allow_hosts: cli.hook_allow_host.clone(),
         deny_hosts: cli.hook_deny_host.clone(),
-        api_server: addresses.filter_map(|host| host.trim_matches(['[', ']']).parse().ok()).collect(),
+        api_server: Vec::new(),
     };
     let egress = Egress::new(policy, cli.hook_name_server).map_err(anyhow::Error::msg)?;
     let limits = operator::hooks::Limits {

@@ -24,5 +24,5 @@ pub fn decide(template: &HookTemplate, now: Timestamp) -> Plan<HookTemplateStatu
     let is_news = !verdict.holds && status.observed_generation != generation;
     condition::set(&mut status.conditions, types::ACCEPTED, verdict, generation, now);
     status.observed_generation = generation;
-    Plan { steps: Vec::new(), status, notes: is_news.then_some(note).into_iter().collect(), holds: Vec::new(), wake: None }
+    Plan { notes: is_news.then_some(note).into_iter().collect(), ..Plan::only(status) }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::names::{event, reason};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -20,9 +20,16 @@ pub struct Plan<S> {
     pub holds: Vec<Hold>,
     /// Look again then, even if nothing changes.
     pub wake: Option<Timestamp>,
+    /// The status is likely to change at once: for so long it need not be written.
+    pub patience: Option<SignedDuration>,
 }
 
 impl<S> Plan<S> {
+    /// Nothing to do; this is how things are.
+    pub fn only(status: S) -> Self {
+        Self { steps: Vec::new(), status, notes: Vec::new(), holds: Vec::new(), wake: None, patience: None }
+    }
+
     /// All actions, in order.
     pub fn actions(&self) -> impl Iterator<Item = &Action> {
         self.steps.iter().flatten()

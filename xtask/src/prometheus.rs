@@ -9,7 +9,14 @@ use crate::cache::{kept, run};
 
 /// Where it is. Gets it into the cache first if it is not there.
 pub(crate) fn binary() -> Result<PathBuf> {
-    kept("prometheus", "usr/bin/prometheus", make)
+    kept(&format!("prometheus-{}", release()?), "usr/bin/prometheus", make)
+}
+
+/// Each release of Debian has a Prometheus of its own.
+fn release() -> Result<String> {
+    let text = std::fs::read_to_string("/etc/os-release").context("this is no Debian")?;
+    let name = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    Ok(name.context("/etc/os-release names no release")?.trim_matches('"').to_owned())
 }
 
 fn make(work: &Path) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Where hooks may go: names are resolved here, every address is checked, and only a checked address is connected to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{PoisonError, RwLock};
 
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{NameServerConfig, ResolverConfig};
@@ -26,7 +27,7 @@ pub struct Policy {
 /// Finds and checks addresses.
 #[derive(Debug)]
 pub struct Egress {
-    policy: Policy,
+    policy: RwLock<Policy>,
     resolver: TokioResolver,
 }
 
@@ -60,7 +61,30 @@ impl Egress {
             }
         };
         let resolver = builder.build().map_err(|error| format!("cannot start the resolver: {error}"))?;
-        Ok(Self { policy, resolver })
+        Ok(Self { policy: RwLock::new(policy), resolver })
+    }
+
+    fn policy(&self) -> std::sync::RwLockReadGuard<'_, Policy> {
+        self.policy.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The API server's own addresses, as far as they are known.
+    pub(crate) fn api_server(&self) -> Vec<IpAddr> {
+        self.policy().api_server.clone()
+    }
+
+    /// From now on these are the API server's own addresses.
+    pub fn api_server_is_at(&self, addresses: Vec<IpAddr>) {
+        self.policy.write().unwrap_or_else(PoisonError::into_inner).api_server = addresses;
+    }
+
+    /// Addresses of a name, or of what is an address already.
+    pub(crate) async fn find(&self, host: &str) -> Result<Vec<IpAddr>, Refusal> {
+        if let Ok(address) = host.trim_matches(['[', ']']).parse() {
+            return Ok(vec![address]);
+        }
+        let found = self.resolver.lookup_ip(host).await;
+        Ok(found.map_err(|error| Refusal::Unknown(format!("the host {host} is not known: {error}")))?.iter().collect())
     }
 
     /// Addresses that a url leads to, all of them allowed.
@@ -71,20 +95,16 @@ impl Egress {
         }
         let port = url.port_or_known_default().ok_or_else(|| Refusal::Policy("the url has no port".to_owned()))?;
         let host = url.host().ok_or_else(|| Refusal::Policy("the url has no host".to_owned()))?;
-        self.policy.check_host(&host.to_string())?;
+        self.policy().check_host(&host.to_string())?;
         let found: Vec<IpAddr> = match host {
             Host::Ipv4(address) => vec![address.into()],
             Host::Ipv6(address) => vec![address.into()],
-            Host::Domain(name) => {
-                let found = self.resolver.lookup_ip(name).await;
-                let found = found.map_err(|error| Refusal::Unknown(format!("the host {name} is not known: {error}")))?;
-                found.iter().collect()
-            }
+            Host::Domain(name) => self.find(name).await?,
         };
         let mut allowed = Vec::new();
         let mut refused = None;
         for address in found {
-            match self.policy.check(address) {
+            match self.policy().check(address) {
                 Ok(()) => allowed.push(SocketAddr::new(address, port)),
                 Err(why) => {
                     let prefix = prefix(address);

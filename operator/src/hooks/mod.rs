@@ -1,6 +1,7 @@
 //! Makes the measurements that are due: many at once, within limits, so that an endpoint that hangs delays only itself.
 
 mod account;
+pub(crate) mod apiserver;
 pub mod egress;
 mod exec;
 mod http;

@@ -31,6 +31,11 @@ pub struct GameDeployments {
 }
 
 impl GameDeployments {
+    /// Returns when everything has been listed.
+    pub async fn listed(&self) {
+        tokio::join!(self.objects.listed(), self.pods.listed(), self.revisions.listed());
+    }
+
     /// Everything known about one object.
     #[must_use]
     pub fn observe(&self, key: &Key, taken: &Taken) -> Option<Observed> {

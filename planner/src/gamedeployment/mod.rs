@@ -43,7 +43,7 @@ pub struct Observed {
 pub fn decide(seen: &Observed, now: Now) -> Plan<GameDeploymentStatus> {
     let situation = situation::Situation::of(seen, now);
     if seen.object.metadata.deletion_timestamp.is_some() {
-        return Plan { steps: Vec::new(), status: status::deleting(seen, &situation), notes: Vec::new(), holds: Vec::new(), wake: None };
+        return Plan::only(status::deleting(seen, &situation));
     }
     let moves = moves::Moves::of(&situation);
     let (status, holds) = (status::status(seen, &situation, &moves), moves.holds.clone());
@@ -57,5 +57,5 @@ pub fn decide(seen: &Observed, now: Now) -> Plan<GameDeploymentStatus> {
     // What is missing comes before anything goes; what only tidies up comes last, so that a refusal there holds nothing up.
     let steps = [claims, revisions, moves.missing, moves.deletions, moves.successors, moves.ended, forgotten];
     let steps: Vec<Vec<Action>> = steps.into_iter().filter(|step| !step.is_empty()).collect();
-    Plan { steps, status, notes: Vec::new(), holds, wake: situation.wake() }
+    Plan { steps, holds, wake: situation.wake(), ..Plan::only(status) }
 }

@@ -29,6 +29,8 @@ pub use assess::word;
 
 /// A measurement that ended in an error is repeated after this time if there is no interval.
 const RETRY: SignedDuration = SignedDuration::from_secs(10);
+/// How long a run that has just begun is left without a status.
+const PATIENCE: SignedDuration = SignedDuration::from_millis(200);
 /// Measurements that a status keeps of each metric, and of all of them: an object has a largest size.
 const KEPT: usize = 10;
 const KEPT_IN_ALL: usize = 160;
@@ -80,12 +82,14 @@ pub fn decide(seen: &Observed, now: Timestamp) -> Plan<HookRunStatus> {
     let run = &seen.object;
     let mut status = run.status.clone().unwrap_or_default();
     if run.metadata.deletion_timestamp.is_some() {
-        return Plan { steps: Vec::new(), status, notes: Vec::new(), holds: Vec::new(), wake: None };
+        return Plan::only(status);
     }
     if status.phase.is_some_and(Phase::is_final) {
         return collect(seen, status, now);
     }
-    let started = status.started_at.get_or_insert(Time(now)).0;
+    // The first status may come later than the first answer.
+    let first = seen.results.iter().map(|result| result.started).fold(now, Timestamp::min);
+    let started = status.started_at.get_or_insert(Time(first)).0;
     if let Some(problem) = check::problems(&run.spec.metrics, &run.spec.args, check::Of::Run).into_iter().next() {
         finish(&mut status, Phase::Error, Some(format!("{} {}", problem.field, problem.text)), run.metadata.generation, now);
         return collect(seen, status, now);
@@ -120,9 +124,11 @@ pub fn decide(seen: &Observed, now: Timestamp) -> Plan<HookRunStatus> {
             }
         }
     }
-    let steps = if due.is_empty() { Vec::new() } else { vec![due] };
     let notes = notes::of(run.status.as_ref(), &status);
-    Plan { steps, status, notes, holds: Vec::new(), wake }
+    // Most answers come so soon that one status tells everything.
+    let patience = (run.status.is_none() && !due.is_empty()).then_some(PATIENCE);
+    let steps = if due.is_empty() { Vec::new() } else { vec![due] };
+    Plan { steps, notes, wake, patience, ..Plan::only(status) }
 }
 
 /// Removes a run that nobody owns when its time is over.
@@ -136,7 +142,7 @@ fn collect(seen: &Observed, status: HookRunStatus, now: Timestamp) -> Plan<HookR
     let is_recorded = seen.object.status.as_ref().and_then(|status| status.phase).is_some_and(Phase::is_final);
     let steps = if is_recorded && due.is_some_and(|due| due <= now) { vec![vec![delete()]] } else { Vec::new() };
     let notes = notes::of(seen.object.status.as_ref(), &status);
-    Plan { steps, status, notes, holds: Vec::new(), wake: due.filter(|due| *due > now) }
+    Plan { steps, notes, wake: due.filter(|due| *due > now), ..Plan::only(status) }
 }
 
 fn finish(status: &mut HookRunStatus, phase: Phase, message: Option<String>, generation: Option<i64>, now: Timestamp) {
