@@ -8,6 +8,30 @@ pub const INSTANCE_ID_LABEL: &str = "tkex.bkbcs.tencent.com/gamedeployment-insta
 pub const REVISION_HASH_LABEL: &str = "controller.kubernetes.io/hash";
 /// Pod annotation: pods with a lower cost are deleted first.
 pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
+/// Readiness gate and condition of pods: false while a pod is updated in place.
+pub const READINESS_GATE: &str = "InPlaceUpdateReady";
+/// Pod annotation: what an update in place changes, and what ran before.
+pub const INPLACE_STATE_ANNOTATION: &str = "inplace-update-state";
+/// Pod annotation: a change that waits until the pod is out of its services.
+pub const INPLACE_GRACE_ANNOTATION: &str = "inplace-update-grace";
+/// Pod annotation: what a hot patch changed, and what ran before.
+pub const HOTPATCH_STATE_ANNOTATION: &str = "hotpatch-update-state";
+/// Pod annotation: tells a kubelet that knows how to change images under a running container.
+pub const HOTPATCH_ANNOTATION: &str = "io.kubernetes.hotpatch.container";
+/// Reason of the gate while it is false.
+pub const GATE_REASON: &str = "StartInPlaceUpdate";
+/// HookRun label: the revision that is rolled out.
+pub const RUN_REVISION_LABEL: &str = "workload-revision";
+/// HookRun label: what asked.
+pub const RUN_TYPE_LABEL: &str = "hookrun-type";
+/// Value of the label above: a canary step.
+pub const RUN_TYPE_CANARY: &str = "canary-step";
+/// HookRun label: which step.
+pub const RUN_STEP_LABEL: &str = "canary-step-index";
+/// Why a rollout pauses by itself: a step says so.
+pub const PAUSED_BY_STEP: &str = "PausedByCanaryPauseStep";
+/// Why a rollout pauses by itself: a hook said no.
+pub const PAUSED_BY_HOOK: &str = "PausedByStepBasedHook";
 /// What events of hooks are reported by.
 pub const HOOK_REPORTER: &str = "bcs-hook-operator";
 /// What events of GameDeployments are reported by.
@@ -55,12 +79,16 @@ pub mod reason {
     pub const DELETING: &str = "Deleting";
     /// A field has a value that cannot be followed.
     pub const INVALID_SPEC: &str = "InvalidSpec";
-    /// In-place updates are not in this version.
-    pub const NO_INPLACE_UPDATE: &str = "InplaceUpdateNotInThisVersion";
     /// Hot patches are not in this version.
     pub const NO_HOT_PATCH: &str = "HotPatchUpdateNotInThisVersion";
-    /// Canary steps are not in this version.
-    pub const NO_CANARY: &str = "CanaryNotInThisVersion";
+    /// A hook of a canary step is being asked.
+    pub const HOOK_RUNNING: &str = "HookRunning";
+    /// A hook said no, and updated pods return to the stable revision.
+    pub const ROLLED_BACK: &str = "RolledBackByHook";
+    /// A hook cannot be asked.
+    pub const HOOK_NOT_POSSIBLE: &str = "HookNotPossible";
+    /// The template changed more than an update in place can.
+    pub const INPLACE_NOT_POSSIBLE: &str = "InPlaceNotPossible";
     /// A HookRun has no verdict yet.
     pub const RUNNING: &str = "Running";
     /// A HookTemplate can be followed.
@@ -107,6 +135,24 @@ pub mod event {
     pub const RUN_CANCELLED: &str = "HookRunCancelled";
     /// A measurement could not be begun.
     pub const FAILED_MEASUREMENT: &str = "FailedMeasurement";
+    /// A pod was updated in place.
+    pub const SUCCESSFUL_INPLACE: &str = "SuccessfulUpdatePodInPlace";
+    /// A pod could not be updated in place.
+    pub const FAILED_INPLACE: &str = "FailedUpdatePodInPlace";
+    /// A pod was hot-patched.
+    pub const SUCCESSFUL_HOT_PATCH: &str = "SuccessfulUpdatePodHotPatch";
+    /// A pod could not be hot-patched.
+    pub const FAILED_HOT_PATCH: &str = "FailedUpdatePodHotPatch";
+    /// A pod without the readiness gate was updated in place.
+    pub const WITHOUT_GATE: &str = "UpdatedWithoutReadinessGate";
+    /// A rollout goes on to the next step.
+    pub const SET_STEP_INDEX: &str = "SetStepIndex";
+    /// A rollout could not be paused or resumed.
+    pub const FAILED_PAUSE: &str = "FailedPause";
+    /// A HookRun was created.
+    pub const SUCCESSFUL_CREATE_RUN: &str = "SuccessfulCreateHookRun";
+    /// A HookRun could not be written.
+    pub const FAILED_RUN: &str = "FailedHookRun";
     /// A ControllerRevision could not be written.
     pub const FAILED_REVISION: &str = "FailedRevision";
 }

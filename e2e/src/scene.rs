@@ -127,7 +127,7 @@ impl Scene {
 }
 
 /// JSON merge patch (RFC 7386).
-pub(crate) fn merge(target: &mut Value, patch: &Value) {
+pub fn merge(target: &mut Value, patch: &Value) {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => {
             for (key, value) in patch {

@@ -36,12 +36,12 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, "gamedeployment::an_autoscaler_follows_a_metric_up_and_down", an_autoscaler_follows_a_metric_up_and_down);
 }
 
-fn counts(pairs: &[(&str, usize)]) -> BTreeMap<String, usize> {
+pub(crate) fn counts(pairs: &[(&str, usize)]) -> BTreeMap<String, usize> {
     pairs.iter().map(|(image, count)| ((*image).to_owned(), *count)).collect()
 }
 
 /// The words of the last line of `kubectl get gamedeployment`, the age apart.
-fn row(scene: &Scene) -> Result<Vec<String>> {
+pub(crate) fn row(scene: &Scene) -> Result<Vec<String>> {
     let table = scene.kubectl(&["get", "gamedeployment"])?;
     let line = table.lines().last().context("an empty table")?;
     Ok(line.split_whitespace().take(6).map(str::to_owned).collect())
@@ -83,7 +83,7 @@ async fn the_rolling_walk_through_comes_out_as_written(scene: Arc<Scene>) -> Res
 }
 
 /// How often the operator did this to that resource of the test's namespace, by the audit log.
-fn audited(scene: &Scene, resource: &str, subresource: &str, verb: &str) -> usize {
+pub(crate) fn audited(scene: &Scene, resource: &str, subresource: &str, verb: &str) -> usize {
     let log = std::fs::read_to_string(scene.cluster().audit_log()).unwrap_or_default();
     let text = |entry: &Value, pointer: &str| entry.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     let entries = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -334,9 +334,7 @@ async fn history_is_kept_as_long_as_asked(scene: Arc<Scene>) -> Result<()> {
 async fn what_this_version_cannot_do_holds_visibly(scene: Arc<Scene>) -> Result<()> {
     let hook = json!({ "hook": { "templateName": "test" } });
     let cases = [
-        ("inplace", json!({ "updateStrategy": { "type": "InplaceUpdate" } }), "InplaceUpdateNotInThisVersion"),
         ("hotpatch", json!({ "updateStrategy": { "type": "HotPatchUpdate" } }), "HotPatchUpdateNotInThisVersion"),
-        ("canary", json!({ "updateStrategy": { "canary": { "steps": [{ "partition": 1 }, { "pause": {} }] } } }), "CanaryNotInThisVersion"),
         ("hook", json!({ "preDeleteUpdateStrategy": hook }), "PreDeleteHookNotInThisVersion"),
     ];
     for (name, spec, reason) in cases {

@@ -2,6 +2,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "what is indexed here is JSON, which answers null")]
 
+mod canary;
 mod cleanup;
 mod cli;
 mod crash;
@@ -13,6 +14,7 @@ mod hooks;
 mod hooks_accounts;
 mod hooks_hostile;
 mod hooks_jsonpath;
+mod inplace;
 mod input;
 mod install;
 mod outage;
@@ -33,6 +35,8 @@ fn main() -> ExitCode {
     fake::add(&suite);
     gamedeployment::add(&suite);
     gamedeployment_input::add(&suite);
+    inplace::add(&suite);
+    canary::add(&suite);
     hooks::add(&suite);
     hooks_accounts::add(&suite);
     hooks_hostile::add(&suite);

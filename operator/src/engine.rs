@@ -76,14 +76,9 @@ impl Engine {
 
         let queue = |kind| Arc::new(Queue::new(kind, Arc::clone(&metrics)));
         let (games_queue, runs_queue, templates_queue) = (queue("GameDeployment"), queue("HookRun"), queue("HookTemplate"));
-        let games = GameDeployments::default();
-        let on = Arc::clone(&games_queue);
-        watch.start(&games.objects, move |change| object_changed(&on, change));
-        let (on, known) = (Arc::clone(&games_queue), games.clone());
-        watch.start(&games.pods, move |change| known.pod_changed(&on, change));
-        let on = Arc::clone(&games_queue);
-        watch.start(&games.revisions, move |change| GameDeployments::revision_changed(&on, change));
-
+        let templates = HookTemplates::default();
+        let games = GameDeployments { hook_templates: Arc::clone(&templates.objects), ..GameDeployments::default() };
+        watch.games(&games, &games_queue);
         let asker = Asker {
             server: server.clone(),
             leadership: Arc::clone(&leadership),
@@ -92,12 +87,8 @@ impl Engine {
             egress: hooks.egress,
             limits: hooks.limits,
         };
-        let runs = HookRuns { objects: Arc::default(), hooks: Hooks::new(asker, Arc::clone(&runs_queue)), keep: hooks.keep };
-        let (on, asked) = (Arc::clone(&runs_queue), runs.hooks.clone());
-        watch.start(&runs.objects, move |change| HookRuns::changed(&on, &asked, change));
-        let templates = HookTemplates::default();
-        let on = Arc::clone(&templates_queue);
-        watch.start(&templates.objects, move |change| object_changed(&on, change));
+        let runs = HookRuns { objects: Arc::clone(&games.hook_runs), hooks: Hooks::new(asker, Arc::clone(&runs_queue)), keep: hooks.keep };
+        watch.hooks((&runs, &runs_queue), (&templates, &templates_queue), (&games, &games_queue));
 
         let listed = async {
             tokio::join!(games.listed(), runs.objects.listed(), templates.objects.listed(), api_server.look());
@@ -144,6 +135,28 @@ impl Watch<'_> {
     fn start<T: Kept>(&mut self, store: &Arc<Store<T>>, changed: impl Fn(&Change<T>) + Send + Sync + 'static) {
         let informer = Informer::new(self.server.clone(), Arc::clone(store), Arc::clone(self.metrics), self.streaming, changed);
         self.tasks.spawn(informer.run());
+    }
+
+    fn games(&mut self, games: &GameDeployments, queue: &Arc<Queue>) {
+        let on = Arc::clone(queue);
+        self.start(&games.objects, move |change| object_changed(&on, change));
+        let (on, known) = (Arc::clone(queue), games.clone());
+        self.start(&games.pods, move |change| known.pod_changed(&on, change));
+        let on = Arc::clone(queue);
+        self.start(&games.revisions, move |change| GameDeployments::revision_changed(&on, change));
+    }
+
+    fn hooks(&mut self, runs: (&HookRuns, &Arc<Queue>), templates: (&HookTemplates, &Arc<Queue>), games: (&GameDeployments, &Arc<Queue>)) {
+        let (on, asked, owners) = (Arc::clone(runs.1), runs.0.hooks.clone(), Arc::clone(games.1));
+        self.start(&runs.0.objects, move |change| {
+            HookRuns::changed(&on, &asked, change);
+            GameDeployments::run_changed(&owners, change);
+        });
+        let (on, askers, known) = (Arc::clone(templates.1), Arc::clone(games.1), games.0.clone());
+        self.start(&templates.0.objects, move |change| {
+            object_changed(&on, change);
+            known.template_changed(&askers, change);
+        });
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use planner::manifest::{self, Owner};
-use planner::plan::{Action, NewMeasurement};
+use planner::plan::{Action, NewMeasurement, PodPart};
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -232,6 +232,7 @@ impl Run<'_> {
         let (server, owner) = (&self.executor.server, &self.mandate.owner);
         let pods = format!("/api/v1/namespaces/{}/pods", owner.namespace);
         let revisions = format!("/apis/apps/v1/namespaces/{}/controllerrevisions", owner.namespace);
+        let runs = format!("/apis/tkex.tencent.com/v1alpha1/namespaces/{}/hookruns", owner.namespace);
         match action {
             Action::CreatePod(new) => match server.create(&pods, &manifest::pod(owner, new)).await {
                 Err(error) if error.is_already_there() => self.whose(&format!("{pods}/{}", new.name)).await,
@@ -266,7 +267,23 @@ impl Run<'_> {
                 (self.measure)(new);
                 Ok(Effect::Begun)
             }
-            Action::DeleteHookRun { uid, .. } => gone(server.delete(&self.mandate.path, uid).await),
+            Action::PatchPod(change) => {
+                let part = match change.part {
+                    PodPart::Main => "",
+                    PodPart::Status => "/status",
+                    PodPart::Resize => "/resize",
+                };
+                changed(server.patch(&format!("{pods}/{}{part}", change.name), Patch::Strategic, &change.body).await)
+            }
+            Action::Pause { paused, version } => {
+                let patch = json!({ "metadata": { "resourceVersion": version }, "spec": { "updateStrategy": { "paused": paused } } });
+                changed(server.patch(&self.mandate.path, Patch::Merge, &patch).await)
+            }
+            Action::CreateHookRun(new) => match server.create(&runs, &manifest::hook_run(owner, new)).await {
+                Err(error) if error.is_already_there() => self.whose(&format!("{runs}/{}", new.name)).await,
+                written => Ok(Effect::Wrote(written?.metadata.version())),
+            },
+            Action::DeleteHookRun { name, uid } => gone(server.delete(&format!("{runs}/{name}"), uid).await),
         }
     }
 
@@ -311,7 +328,7 @@ fn changed(result: Result<Written, CallError>) -> Result<Effect, CallError> {
 
 fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect) {
     let key = |name: &str| Key { namespace: owner.namespace.clone(), name: name.to_owned() };
-    let Writes { object, pods, revisions, .. } = &mut report.writes;
+    let Writes { object, pods, revisions, hook_runs, .. } = &mut report.writes;
     let (expected, name, uid): (&mut Expected, &str, &str) = match action {
         Action::CreatePod(new) => (pods, &new.name, ""),
         Action::DeletePod { name, uid, .. } | Action::AdoptPod { name, uid } | Action::ReleasePod { name, uid } => (pods, name, uid),
@@ -319,7 +336,11 @@ fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect
         Action::BumpRevision { name, uid, .. } | Action::AdoptRevision { name, uid } | Action::DeleteRevision { name, uid } => {
             (revisions, name, uid)
         }
-        Action::DeleteHookRun { name, uid } => (object, name, uid),
+        Action::PatchPod(change) => (pods, &change.name, &change.uid),
+        Action::Pause { .. } => (object, &owner.name, &owner.uid),
+        Action::CreateHookRun(new) => (hook_runs, &new.name, ""),
+        // The one that the plan is about, or one of its own.
+        Action::DeleteHookRun { name, uid } => (if owner.uid == *uid { object } else { hook_runs }, name, uid),
         Action::Measure(new) => (object, &new.metric, ""),
     };
     match effect {

@@ -15,7 +15,17 @@ use crate::store::Key;
 const GAP: Duration = Duration::from_secs(1);
 
 /// Fields whose change cannot wait.
-const URGENT: [&str; 5] = ["phase", "observedGeneration", "updateRevision", "currentRevision", "collisionCount"];
+const URGENT: [&str; 9] = [
+    "phase",
+    "observedGeneration",
+    "updateRevision",
+    "currentRevision",
+    "collisionCount",
+    "currentStepIndex",
+    "currentStepHash",
+    "pauseConditions",
+    "canary",
+];
 
 /// Writes status.
 #[derive(Debug)]

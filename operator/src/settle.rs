@@ -52,6 +52,8 @@ pub struct Writes {
     pub pods: Expected,
     /// Of its revisions.
     pub revisions: Expected,
+    /// Of its HookRuns.
+    pub hook_runs: Expected,
     /// A write got no answer: only a fresh list tells whether it was done.
     pub unknown: bool,
 }
@@ -95,6 +97,7 @@ impl Settle {
         known.object.join(writes.object);
         known.pods.join(writes.pods);
         known.revisions.join(writes.revisions);
+        known.hook_runs.join(writes.hook_runs);
         known.unknown |= writes.unknown;
     }
 

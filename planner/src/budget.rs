@@ -1,6 +1,6 @@
 //! How many pods may stay, be missing, or be too many. Rounding is always to the safe side.
 
-use api::tkex::UpdateStrategy;
+use api::tkex::{UpdateStrategy, UpdateType};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::plan::Hold;
@@ -19,12 +19,20 @@ pub struct Limits {
 impl Limits {
     /// Works the numbers out. A value that cannot be read is a hold that names its field.
     pub fn of(strategy: &UpdateStrategy, replicas: usize) -> Result<Self, Hold> {
-        let partition = resolve("partition", &strategy.partition, replicas, Round::Up)?.min(replicas);
+        let partition = kept("partition", &strategy.partition, replicas)?;
+        // Pods that stay are not doubled.
+        let stays = matches!(strategy.kind, UpdateType::InplaceUpdate | UpdateType::HotPatchUpdate);
         let max_surge = resolve("maxSurge", &strategy.max_surge, replicas, Round::Up)?;
+        let max_surge = if stays { 0 } else { max_surge };
         let max_unavailable = resolve("maxUnavailable", &strategy.max_unavailable, replicas, Round::Down)?;
         let floor = usize::from(max_surge == 0);
         Ok(Self { partition, max_unavailable: max_unavailable.max(floor), max_surge })
     }
+}
+
+/// How many pods a partition keeps. A value that cannot be read is a hold that names its field.
+pub fn kept(field: &str, partition: &IntOrString, replicas: usize) -> Result<usize, Hold> {
+    Ok(resolve(field, partition, replicas, Round::Up)?.min(replicas))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

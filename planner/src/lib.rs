@@ -1,15 +1,18 @@
 //! What should happen next. Pure functions: no async, no client, no clock, no randomness. The same input, in any order, gives the same plan.
 
 pub mod budget;
+pub mod canary;
 pub mod claim;
 pub mod condition;
 pub mod gamedeployment;
 pub mod hookrun;
 pub mod hooktemplate;
+pub mod inplace;
 pub mod jsonpath;
 pub mod manifest;
 pub mod naming;
 pub mod order;
 pub mod plan;
 pub mod pod;
+pub mod quantity;
 pub mod revision;

@@ -1,9 +1,9 @@
 //! The JSON that actions send to the API server.
 
-use api::names::{INSTANCE_ID_LABEL, REVISION_HASH_LABEL, REVISION_LABEL};
+use api::names::{INSTANCE_ID_LABEL, READINESS_GATE, REVISION_HASH_LABEL, REVISION_LABEL};
 use serde_json::{Map, Value, json};
 
-use crate::plan::{NewPod, NewRevision};
+use crate::plan::{NewHookRun, NewPod, NewRevision};
 use crate::revision;
 
 /// Who owns what is written.
@@ -45,9 +45,35 @@ pub fn pod(owner: &Owner, new: &NewPod) -> Value {
     metadata.insert("namespace".to_owned(), json!(owner.namespace));
     metadata.insert("ownerReferences".to_owned(), json!([owner.reference()]));
     pod.insert("metadata".to_owned(), Value::Object(metadata));
+    if new.gated {
+        let mut spec = taken_object(&mut pod, "spec");
+        add_gate(&mut spec);
+        pod.insert("spec".to_owned(), Value::Object(spec));
+    }
     pod.insert("apiVersion".to_owned(), json!("v1"));
     pod.insert("kind".to_owned(), json!("Pod"));
     Value::Object(pod)
+}
+
+/// Adds our readiness gate, unless the template has it.
+fn add_gate(spec: &mut Map<String, Value>) {
+    let gate = json!({ "conditionType": READINESS_GATE });
+    match spec.get_mut("readinessGates").and_then(Value::as_array_mut) {
+        Some(gates) if gates.contains(&gate) => {}
+        Some(gates) => gates.push(gate),
+        None => drop(spec.insert("readinessGates".to_owned(), json!([gate]))),
+    }
+}
+
+/// A HookRun.
+#[must_use]
+pub fn hook_run(owner: &Owner, new: &NewHookRun) -> Value {
+    json!({
+        "apiVersion": "tkex.tencent.com/v1alpha1",
+        "kind": "HookRun",
+        "metadata": { "name": new.name, "namespace": owner.namespace, "labels": new.labels, "ownerReferences": [owner.reference()] },
+        "spec": new.spec,
+    })
 }
 
 /// A ControllerRevision that records a template.
@@ -98,8 +124,13 @@ mod tests {
             "metadata": { "labels": { "app": "game" }, "annotations": { "a": "b" }, "finalizers": ["f"] },
             "spec": { "containers": [{ "name": "game", "image": "game:1", "fieldOfTomorrow": { "deep": [1, null] } }], "anotherOne": 7 },
         });
-        let new =
-            NewPod { name: "game-x".to_owned(), id: "x".to_owned(), revision: "game-1".to_owned(), template: Arc::new(template.clone()) };
+        let new = NewPod {
+            name: "game-x".to_owned(),
+            id: "x".to_owned(),
+            revision: "game-1".to_owned(),
+            template: Arc::new(template.clone()),
+            gated: false,
+        };
         let pod = pod(&owner(), &new);
         assert_eq!(pod.get("spec"), template.get("spec"));
         assert_eq!(pod.pointer("/metadata/annotations"), template.pointer("/metadata/annotations"));
@@ -117,7 +148,10 @@ mod tests {
             id: "x".to_owned(),
             revision: "game-1".to_owned(),
             template: Arc::new(json!({ "metadata": null, "spec": {} })),
+            gated: true,
         };
-        assert_eq!(pod(&owner(), &new).pointer("/metadata/name"), Some(&json!("game-x")));
+        let pod = pod(&owner(), &new);
+        assert_eq!(pod.pointer("/metadata/name"), Some(&json!("game-x")));
+        assert_eq!(pod.pointer("/spec/readinessGates"), Some(&json!([{ "conditionType": "InPlaceUpdateReady" }])));
     }
 }

@@ -1,8 +1,10 @@
 //! What a decision is made of.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::names::{event, reason};
+use api::tkex::HookRunSpec;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -66,10 +68,68 @@ pub enum Action {
     CreatePod(NewPod),
     /// Delete a pod.
     DeletePod { name: String, uid: String, why: DeleteReason },
+    /// Change a pod.
+    PatchPod(PodPatch),
+    /// Pause or resume the rollout, for everybody to see. Only if the object is still this version.
+    Pause { paused: bool, version: String },
+    /// Ask a hook.
+    CreateHookRun(NewHookRun),
     /// Measure something for a HookRun.
     Measure(NewMeasurement),
-    /// Forget a HookRun that nobody owns.
+    /// Forget a HookRun that nobody owns or needs.
     DeleteHookRun { name: String, uid: String },
+}
+
+/// A change of a pod.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PodPatch {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Why.
+    pub why: PatchReason,
+    /// Which part of the pod it goes to.
+    pub part: PodPart,
+    /// A strategic merge patch that names only what changes.
+    pub body: Value,
+}
+
+/// Why a pod is changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PatchReason {
+    /// It leaves its services before its containers restart.
+    Drain,
+    /// Its containers get new images, or it gets new labels and annotations.
+    InPlace,
+    /// It may serve.
+    Restore,
+    /// Its containers get new images under their feet.
+    HotPatch,
+    /// Its containers get other resources.
+    Resize,
+}
+
+/// A part of a pod that can be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PodPart {
+    /// Metadata and spec.
+    Main,
+    /// Status, and metadata too.
+    Status,
+    /// Resources of its containers.
+    Resize,
+}
+
+/// A HookRun to create.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NewHookRun {
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// What it asks.
+    pub spec: HookRunSpec,
 }
 
 /// A measurement to make.
@@ -105,6 +165,8 @@ pub struct NewPod {
     pub revision: String,
     /// The template of that revision.
     pub template: Arc<Value>,
+    /// Whether it gets our readiness gate.
+    pub gated: bool,
 }
 
 /// Why a pod is deleted.
@@ -128,7 +190,16 @@ impl Action {
                 Some((event::SUCCESSFUL_RECREATE, format!("successfully delete pod {name} for update")))
             }
             Self::DeletePod { name, .. } => Some((event::SUCCESSFUL_DELETE, format!("succeed to delete pod {name}"))),
-            Self::CreateRevision(_)
+            Self::PatchPod(PodPatch { name, why: PatchReason::InPlace, .. }) => {
+                Some((event::SUCCESSFUL_INPLACE, format!("successfully update pod {name} in-place")))
+            }
+            Self::PatchPod(PodPatch { name, why: PatchReason::HotPatch, .. }) => {
+                Some((event::SUCCESSFUL_HOT_PATCH, format!("successfully update pod {name} hot-patch")))
+            }
+            Self::CreateHookRun(run) => Some((event::SUCCESSFUL_CREATE_RUN, format!("asks hook {}", run.name))),
+            Self::PatchPod(_)
+            | Self::Pause { .. }
+            | Self::CreateRevision(_)
             | Self::BumpRevision { .. }
             | Self::AdoptRevision { .. }
             | Self::DeleteRevision { .. }
@@ -148,6 +219,13 @@ impl Action {
                 (event::FAILED_RECREATE, format!("failed to delete pod {name} for update: {error}"))
             }
             Self::DeletePod { name, .. } => (event::FAILED_DELETE, format!("failed to delete pod {name}: {error}")),
+            Self::PatchPod(PodPatch { name, why: PatchReason::HotPatch, .. }) => {
+                (event::FAILED_HOT_PATCH, format!("failed to update pod {name} hot-patch: {error}"))
+            }
+            Self::PatchPod(PodPatch { name, .. }) => (event::FAILED_INPLACE, format!("failed to update pod {name} in-place: {error}")),
+            Self::Pause { paused: true, .. } => (event::FAILED_PAUSE, format!("failed to pause the rollout: {error}")),
+            Self::Pause { paused: false, .. } => (event::FAILED_PAUSE, format!("failed to resume the rollout: {error}")),
+            Self::CreateHookRun(NewHookRun { name, .. }) => (event::FAILED_RUN, format!("failed to create HookRun {name}: {error}")),
             Self::AdoptPod { name, .. } => (event::FAILED_CLAIM, format!("failed to adopt pod {name}: {error}")),
             Self::ReleasePod { name, .. } => (event::FAILED_CLAIM, format!("failed to release pod {name}: {error}")),
             Self::Measure(NewMeasurement { metric, .. }) => (event::FAILED_MEASUREMENT, format!("failed to measure {metric}: {error}")),
@@ -171,6 +249,16 @@ impl Action {
             Self::ReleasePod { .. } => "release_pod",
             Self::CreatePod(_) => "create_pod",
             Self::DeletePod { .. } => "delete_pod",
+            Self::PatchPod(PodPatch { why, .. }) => match why {
+                PatchReason::Drain => "drain_pod",
+                PatchReason::InPlace => "update_pod_inplace",
+                PatchReason::Restore => "restore_pod",
+                PatchReason::HotPatch => "hot_patch_pod",
+                PatchReason::Resize => "resize_pod",
+            },
+            Self::Pause { paused: true, .. } => "pause",
+            Self::Pause { paused: false, .. } => "resume",
+            Self::CreateHookRun(_) => "create_hookrun",
             Self::Measure(_) => "measure",
             Self::DeleteHookRun { .. } => "delete_hookrun",
         }
@@ -178,7 +266,7 @@ impl Action {
 }
 
 /// Why work that looks due is not done now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hold {
     /// The user paused the rollout.
     PausedByUser,
@@ -190,6 +278,20 @@ pub enum Hold {
     OnDelete { waiting: usize },
     /// Pods ended right after their start; their successors wait.
     EndedTooSoon { pods: usize, until: Timestamp },
+    /// A canary step pauses.
+    PausedByStep { step: usize, until: Option<Timestamp> },
+    /// The hook of a canary step said no.
+    HookFailed { step: usize, run: String, message: String, rolls_back: bool },
+    /// The hook of a canary step has no verdict yet.
+    HookRunning { step: usize, run: String },
+    /// The hook of a canary step cannot be asked.
+    HookNotPossible { step: usize, problem: String },
+    /// A canary step waits for pods.
+    Step { step: usize, of: usize, wanted: usize },
+    /// Pods need more than an update in place.
+    NotInPlace { pods: usize, paths: Vec<String> },
+    /// A field has no effect here.
+    Ignored { field: &'static str, why: &'static str },
     /// The spec asks for something that this version cannot do.
     NotInThisVersion(Feature),
     /// A field has a value that cannot be followed.
@@ -197,14 +299,10 @@ pub enum Hold {
 }
 
 /// What this version cannot do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
-    /// `updateStrategy.type: InplaceUpdate`.
-    InplaceUpdate,
-    /// `updateStrategy.type: HotPatchUpdate`.
+    /// `updateStrategy.type: HotPatchUpdate` without a kubelet that knows how.
     HotPatchUpdate,
-    /// `updateStrategy.canary.steps`.
-    Canary,
     /// `preDeleteUpdateStrategy.hook`.
     PreDeleteHook,
 }
@@ -214,9 +312,7 @@ impl Feature {
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
-            Self::InplaceUpdate => reason::NO_INPLACE_UPDATE,
             Self::HotPatchUpdate => reason::NO_HOT_PATCH,
-            Self::Canary => reason::NO_CANARY,
             Self::PreDeleteHook => reason::NO_PRE_DELETE_HOOK,
         }
     }
@@ -225,9 +321,7 @@ impl Feature {
 impl std::fmt::Display for Feature {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(match self {
-            Self::InplaceUpdate => "spec.updateStrategy.type InplaceUpdate is not in this version: pods keep their revision until the type is RollingUpdate or OnDelete",
-            Self::HotPatchUpdate => "spec.updateStrategy.type HotPatchUpdate is not in this version: pods keep their revision until the type is RollingUpdate or OnDelete",
-            Self::Canary => "spec.updateStrategy.canary.steps are not in this version: pods keep their revision until the steps are removed",
+            Self::HotPatchUpdate => "spec.updateStrategy.type HotPatchUpdate needs spec.updateStrategy.hotPatch.executor Kubelet in this version: pods keep their revision until then, or until the type is InplaceUpdate, RollingUpdate or OnDelete",
             Self::PreDeleteHook => "spec.preDeleteUpdateStrategy.hook is not in this version: running pods are not deleted until the hook is removed",
         })
     }
@@ -237,12 +331,38 @@ impl std::fmt::Display for Hold {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::PausedByUser => write!(out, "the rollout is paused: set spec.updateStrategy.paused to false to go on"),
-            Self::Partition { kept } => write!(out, "{kept} pods stay on the current revision (spec.updateStrategy.partition)"),
+            Self::Partition { kept } => write!(out, "{kept} pods stay on the current revision (the partition)"),
             Self::Budget { waiting, unavailable, allowed } => {
                 write!(out, "{waiting} pods wait for their turn: {unavailable} of at most {allowed} are unavailable")
             }
             Self::OnDelete { waiting } => write!(out, "{waiting} pods are updated when somebody deletes them"),
             Self::EndedTooSoon { pods, until } => write!(out, "{pods} pods ended right after their start; they are replaced at {until}"),
+            Self::PausedByStep { step, until: None } => {
+                write!(out, "canary step {step} pauses the rollout: set spec.updateStrategy.paused to false to go on")
+            }
+            Self::PausedByStep { step, until: Some(until) } => {
+                write!(out, "canary step {step} pauses the rollout until {until}: set spec.updateStrategy.paused to false to go on at once")
+            }
+            Self::HookFailed { step, run, message, rolls_back } => {
+                let then = if *rolls_back { "updated pods return to the stable revision" } else { "the rollout pauses" };
+                write!(
+                    out,
+                    "the hook of canary step {step} said no ({message}; kubectl describe hookrun {run}): {then}; set spec.updateStrategy.paused to false to go on all the same, or restore the template to go back"
+                )
+            }
+            Self::HookRunning { step, run } => write!(out, "canary step {step} waits for HookRun {run}"),
+            Self::HookNotPossible { step, problem } => write!(out, "the hook of canary step {step} cannot be asked: {problem}"),
+            Self::Step { step, of, wanted } => {
+                write!(out, "canary step {step} of {of} waits until {wanted} pods are updated and available")
+            }
+            Self::NotInPlace { pods, paths } => {
+                let paths = paths.join(", ");
+                write!(
+                    out,
+                    "{pods} pods cannot be updated in place, because more than images, labels and annotations changed ({paths}): they keep their revision; set spec.updateStrategy.inPlaceUpdateStrategy.whenNotPossible to Recreate to replace them"
+                )
+            }
+            Self::Ignored { field, why } => write!(out, "{field} has no effect: {why}"),
             Self::NotInThisVersion(feature) => write!(out, "{feature}"),
             Self::Invalid { field, problem } => write!(out, "{field}: {problem}"),
         }

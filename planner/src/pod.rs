@@ -6,6 +6,8 @@ use api::names::REVISION_LABEL;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::inplace::Update;
+
 /// A pod as decisions see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodFacts {
@@ -37,7 +39,62 @@ pub struct PodFacts {
     pub deletion_cost: i32,
     /// Why it is not ready, in Kubernetes' own word (ImagePullBackOff, Unschedulable, …).
     pub trouble: Option<String>,
+    /// Its annotations, apart from those that say what is updated.
+    pub annotations: BTreeMap<String, String>,
+    /// Its readiness gate of ours.
+    pub gate: Gate,
+    /// Its containers, in the order of its spec.
+    pub containers: Vec<Container>,
+    /// An update in place, as its annotations tell.
+    pub update: Option<Box<Update>>,
+    /// Whether its node is changing requests or limits, or cannot yet.
+    pub is_resizing: bool,
+    /// Whether its node has seen the newest spec; true where nodes do not say.
+    pub is_seen_by_node: bool,
 }
+
+/// A readiness gate of ours.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Gate {
+    /// The pod has none.
+    #[default]
+    Absent,
+    /// Nobody has said anything yet.
+    Unset,
+    /// The pod may not serve, since then.
+    Down(Timestamp),
+    /// The pod may serve.
+    Up,
+}
+
+/// A container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Container {
+    /// Its name.
+    pub name: String,
+    /// The image that it should run.
+    pub image: String,
+    /// What its requests and limits should be.
+    pub resources: Resources,
+    /// What its requests and limits are, as its node says.
+    pub actual_resources: Option<Resources>,
+    /// The image that it runs, as its node says.
+    pub actual_image: String,
+    /// The digest of that image.
+    pub image_id: String,
+    /// Whether it runs.
+    pub running: bool,
+    /// Whether it is ready.
+    pub ready: bool,
+    /// How often it was restarted.
+    pub restarts: i32,
+    /// When it started.
+    pub started: Option<Timestamp>,
+}
+
+/// Requests and limits: `requests.cpu`, `limits.memory`, …
+pub type Resources = BTreeMap<String, String>;
 
 /// The phase of a pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -74,16 +131,22 @@ impl PodFacts {
         !self.deleting && !self.has_ended()
     }
 
-    /// Whether it is ready.
+    /// Whether it is ready. One that we have just taken out of its services is not, whatever its node still says.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.phase == Phase::Running && self.ready_since.is_some()
+        self.phase == Phase::Running && self.ready_since.is_some() && !matches!(self.gate, Gate::Down(_))
+    }
+
+    /// Whether its containers are about to restart, or have not come back yet.
+    #[must_use]
+    pub fn is_changing(&self) -> bool {
+        self.update.as_deref().is_some_and(|update| update.is_under_way(self))
     }
 
     /// Whether it has been ready for long enough.
     #[must_use]
     pub fn is_available(&self, min_ready: SignedDuration, now: Timestamp) -> bool {
-        self.is_ready() && (min_ready.is_zero() || self.available_at(min_ready).is_some_and(|at| at <= now))
+        self.is_ready() && !self.is_changing() && (min_ready.is_zero() || self.available_at(min_ready).is_some_and(|at| at <= now))
     }
 
     /// When a ready pod has been ready for long enough.

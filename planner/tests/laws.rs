@@ -1,11 +1,11 @@
 //! The laws, on random worlds: users edit, pods start, fail and vanish, the operator sees late and dies half-way.
 
 use crate::world::{World, make_ready, template};
-use api::tkex::UpdateType;
+use api::tkex::{Canary, HookTemplate, HotPatch, HotPatchExecutor, Phase as Verdict, UpdateType, WhenNotPossible};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use planner::gamedeployment::decide;
-use planner::plan::{Action, DeleteReason};
-use planner::pod::Phase;
+use planner::plan::{Action, DeleteReason, Hold, PatchReason, PodPatch};
+use planner::pod::{Gate, Phase};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use serde_json::json;
@@ -18,7 +18,13 @@ enum Event {
     MaxUnavailable(IntOrString),
     MaxSurge(IntOrString),
     Pause(bool),
-    OnDelete(bool),
+    Type(UpdateType),
+    Grace(i32),
+    Recreate(bool),
+    Steps(usize),
+    HookTemplate(bool),
+    Answer(Verdict),
+    Gate(usize, bool),
     NameForDeletion(usize),
     Ready(usize),
     Unready(usize),
@@ -33,6 +39,24 @@ enum Event {
     Work(Option<usize>),
 }
 
+const TYPES: &[UpdateType] =
+    &[UpdateType::RollingUpdate, UpdateType::InplaceUpdate, UpdateType::InplaceUpdate, UpdateType::HotPatchUpdate, UpdateType::OnDelete];
+
+/// Rollouts in steps, as YAML; the first has none.
+const STEPS: &[&str] = &[
+    "[]",
+    "[{partition: 3}, {pause: {}}, {partition: 2}, {pause: {duration: 60}}, {hook: {templateName: test}}]",
+    "[{partition: 50%}, {hook: {templateName: test}, onFailure: Rollback}, {pause: {duration: 5}}]",
+    "[{pause: {duration: 30}}, {partition: 0}]",
+    "[{hook: {templateName: test}}, {partition: 9}, {partition: 1}]",
+];
+
+fn hook_template() -> HookTemplate {
+    let metric = json!({ "name": "webtest", "provider": { "web": { "url": "http://1.1.1.1", "jsonPath": "{.age}" } } });
+    let template = json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate", "metadata": { "name": "test" }, "spec": { "metrics": [metric] } });
+    serde_json::from_value(template).unwrap()
+}
+
 fn count() -> impl Strategy<Value = IntOrString> {
     prop_oneof![(0..6).prop_map(IntOrString::Int), (0..=100).prop_map(|percent| IntOrString::String(format!("{percent}%")))]
 }
@@ -40,12 +64,18 @@ fn count() -> impl Strategy<Value = IntOrString> {
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         2 => (0..14).prop_map(Event::Scale),
-        3 => (0_u8..4).prop_map(Event::Template),
+        3 => (0_u8..6).prop_map(Event::Template),
         2 => count().prop_map(Event::Partition),
         1 => count().prop_map(Event::MaxUnavailable),
         1 => count().prop_map(Event::MaxSurge),
         1 => any::<bool>().prop_map(Event::Pause),
-        1 => any::<bool>().prop_map(Event::OnDelete),
+        1 => prop::sample::select(TYPES).prop_map(Event::Type),
+        1 => (0..40).prop_map(Event::Grace),
+        1 => any::<bool>().prop_map(Event::Recreate),
+        1 => (0_usize..STEPS.len()).prop_map(Event::Steps),
+        1 => any::<bool>().prop_map(Event::HookTemplate),
+        2 => prop::sample::select(&[Verdict::Successful, Verdict::Failed, Verdict::Cancelled][..]).prop_map(Event::Answer),
+        1 => (0_usize..20, any::<bool>()).prop_map(|(index, up)| Event::Gate(index, up)),
         1 => (0_usize..20).prop_map(Event::NameForDeletion),
         4 => (0_usize..20).prop_map(Event::Ready),
         1 => (0_usize..20).prop_map(Event::Unready),
@@ -61,8 +91,9 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn worlds() -> impl Strategy<Value = (World, Vec<Event>)> {
-    let spec = (0..12, 0..3, any::<bool>()).prop_map(|(replicas, min_ready, surge)| {
-        json!({ "replicas": replicas, "minReadySeconds": min_ready * 5, "updateStrategy": { "maxSurge": i32::from(surge) } })
+    let spec = (0..12, 0..3, any::<bool>(), any::<bool>()).prop_map(|(replicas, min_ready, surge, stays)| {
+        let kind = if stays { "InplaceUpdate" } else { "RollingUpdate" };
+        json!({ "replicas": replicas, "minReadySeconds": min_ready * 5, "updateStrategy": { "type": kind, "maxSurge": i32::from(surge) } })
     });
     (spec, proptest::collection::vec(event(), 1..40)).prop_map(|(spec, events)| (World::new(&spec), events))
 }
@@ -77,23 +108,43 @@ fn happen(world: &mut World, event: &Event) {
         Event::MaxUnavailable(value) => world.edit(|spec| spec.update_strategy.max_unavailable = value.clone()),
         Event::MaxSurge(value) => world.edit(|spec| spec.update_strategy.max_surge = value.clone()),
         Event::Pause(paused) => world.edit(|spec| spec.update_strategy.paused = *paused),
-        Event::OnDelete(yes) => {
-            world.edit(|spec| spec.update_strategy.kind = if *yes { UpdateType::OnDelete } else { UpdateType::RollingUpdate });
+        Event::Type(kind) => world.edit(|spec| {
+            spec.update_strategy.kind = *kind;
+            spec.update_strategy.hot_patch = Some(HotPatch { executor: Some(HotPatchExecutor::Kubelet), ..HotPatch::default() });
+        }),
+        Event::Grace(seconds) => {
+            world.edit(|spec| spec.update_strategy.in_place_update_strategy.get_or_insert_default().grace_period_seconds = Some(*seconds));
         }
+        Event::Recreate(yes) => world.edit(|spec| {
+            let what = if *yes { WhenNotPossible::Recreate } else { WhenNotPossible::Hold };
+            spec.update_strategy.in_place_update_strategy.get_or_insert_default().when_not_possible = Some(what);
+        }),
+        Event::Steps(index) => {
+            let steps = serde_saphyr::from_str(STEPS[*index]).unwrap();
+            world.edit(|spec| spec.update_strategy.canary = Some(Canary { steps }));
+        }
+        Event::HookTemplate(exists) => world.hook_templates = if *exists { vec![hook_template()] } else { Vec::new() },
+        Event::Answer(phase) => world.answer(*phase),
         Event::NameForDeletion(index) => {
             let names = chosen(world, *index).into_iter().collect::<Vec<_>>();
             world.edit(|spec| spec.scale_strategy.get_or_insert_default().pods_to_delete.extend(names));
         }
         Event::Pass(seconds) => world.pass(*seconds),
-        Event::AllReady => world.pods.values_mut().filter(|pod| pod.is_active() && !pod.is_ready()).for_each(|pod| make_ready(pod, now)),
+        Event::AllReady => world.pods.values_mut().filter(|pod| pod.is_active()).for_each(|pod| make_ready(pod, now)),
         Event::Buried => world.pods.retain(|_, pod| !pod.deleting),
         Event::Vanish(index) => drop(chosen(world, *index).and_then(|name| world.pods.remove(&name))),
-        Event::Ready(index) | Event::Unready(index) | Event::Fail(index) | Event::Orphan(index) | Event::Relabel(index) => {
+        Event::Ready(index)
+        | Event::Unready(index)
+        | Event::Fail(index)
+        | Event::Orphan(index)
+        | Event::Relabel(index)
+        | Event::Gate(index, _) => {
             let Some(pod) = chosen(world, *index).and_then(|name| world.pods.get_mut(&name)) else { return };
             match event {
                 Event::Ready(_) if pod.is_active() => make_ready(pod, now),
                 Event::Unready(_) => pod.ready_since = None,
                 Event::Fail(_) => (pod.phase, pod.ready_since) = (Phase::Failed, None),
+                Event::Gate(_, up) if pod.gate != Gate::Absent => pod.gate = if *up { Gate::Up } else { Gate::Down(now) },
                 Event::Orphan(_) => pod.controller = None,
                 Event::Relabel(_) => drop(pod.labels.insert("app".to_owned(), "other".to_owned())),
                 _ => {}
@@ -110,6 +161,10 @@ fn work(world: &mut World, cut: Option<usize>) {
     let missing = |world: &World| world.replicas().saturating_sub(world.available());
     for action in plan.actions().take(cut.unwrap_or(usize::MAX)) {
         let present = world.present();
+        if let Action::PatchPod(change) = action {
+            assert_gentle(world, change);
+        }
+        let updated = world.on_revision(&plan.status.update_revision);
         world.apply(action);
         let (limits, replicas) = (world.limits(), world.replicas());
         if world.present() > present {
@@ -117,18 +172,35 @@ fn work(world: &mut World, cut: Option<usize>) {
         }
         let allowed = limits.max_unavailable.max(missing(&before));
         assert!(missing(world) <= allowed, "law 3: {} unavailable, {allowed} allowed, after {action:?}", missing(world));
-        if let Action::CreatePod(new) = action {
-            let status = &plan.status;
-            let rolling = new.revision == status.update_revision && stable(&before, &plan.status) != status.update_revision;
-            let updated = world.on_revision(&status.update_revision);
-            assert!(!rolling || updated <= replicas - limits.partition, "law 4: {updated} pods updated after {action:?}");
+        let now_updated = world.on_revision(&plan.status.update_revision);
+        if now_updated > updated {
+            let rolling = stable(&before, &plan.status) != plan.status.update_revision;
+            let kept = world.partition(&plan.status);
+            assert!(!rolling || now_updated <= replicas - kept, "law 4: {now_updated} pods updated after {action:?}");
+            assert!(!rolling || !before.game.spec.update_strategy.paused, "a paused rollout went on: {action:?}");
         }
         if let Action::DeletePod { why: DeleteReason::Update, .. } = action {
-            assert!(!world.game.spec.update_strategy.paused, "a paused rollout went on");
+            let retreats = plan.holds.iter().any(|hold| matches!(hold, Hold::HookFailed { rolls_back: true, .. }));
+            assert!(retreats || !before.game.spec.update_strategy.paused, "a paused rollout went on");
         }
     }
     if cut.is_none() {
         world.record(&plan);
+    }
+}
+
+/// No container restarts while its pod serves, before its grace is over, or for nothing.
+fn assert_gentle(world: &World, change: &PodPatch) {
+    let Some(pod) = world.pods.get(&change.name).filter(|pod| pod.uid == change.uid) else { return };
+    let images = change.body["spec"]["containers"].as_array().into_iter().flatten();
+    for image in images {
+        assert_ne!(image["image"], pod.containers[0].image.as_str(), "a restart for nothing: {change:?}");
+        if change.why == PatchReason::HotPatch || pod.gate == Gate::Absent {
+            continue;
+        }
+        let Gate::Down(since) = pod.gate else { panic!("law 5: a pod that serves is restarted: {change:?}") };
+        let grace = pod.update.as_ref().unwrap().pending.as_ref().unwrap().grace_seconds;
+        assert!(world.now.duration_since(since).as_secs() >= grace, "law 5: a pod is restarted before its grace is over: {change:?}");
     }
 }
 
@@ -150,12 +222,13 @@ fn assert_satisfied(world: &World) {
     assert_eq!(matching.len(), world.replicas(), "law 2: the number of pods");
     assert!(matching.iter().all(|pod| pod.controller.is_some() && pod.is_ready()), "law 2: pods that do not serve");
     let status = world.game.status.as_ref().unwrap();
-    if spec.update_strategy.paused || spec.update_strategy.kind == UpdateType::OnDelete {
+    let held = world.decide().holds.into_iter().any(|hold| matches!(hold, Hold::NotInPlace { .. } | Hold::HookNotPossible { .. }));
+    if spec.update_strategy.paused || spec.update_strategy.kind == UpdateType::OnDelete || held {
         return;
     }
     let updated = matching.iter().filter(|pod| pod.revision() == Some(&status.update_revision)).count();
     let kept = matching.iter().filter(|pod| pod.revision() == Some(&status.current_revision)).count();
-    assert!(updated >= world.replicas() - world.limits().partition, "law 2: {updated} pods updated");
+    assert!(updated >= world.replicas() - world.partition(status), "law 2: {updated} pods updated");
     if status.current_revision != status.update_revision {
         assert_eq!(updated + kept, world.replicas(), "law 2: pods on a third revision");
     }

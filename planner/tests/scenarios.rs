@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::world::{World, make_ready, template};
+use crate::world::{World, make_ready, pod, template};
 use jiff::SignedDuration;
 use planner::plan::{Action, Hold};
-use planner::pod::{Phase, PodFacts};
+use planner::pod::{Gate, Phase};
 use planner::revision::RevisionFacts;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -88,27 +88,23 @@ fn add(world: &mut World, line: &str) {
     let count = words.iter().find_map(|word| word.strip_prefix('x')?.parse().ok()).unwrap_or(1);
     for _ in 0..count {
         let name = format!("game-p{}", world.pods.len());
-        let mut labels = BTreeMap::from([("app".to_owned(), "game".to_owned())]);
+        let mut labels = json!({ "app": "game" });
         if words[0] != "unlabelled" {
-            labels.insert("controller-revision-hash".to_owned(), format!("game-{}", words[0]));
+            labels["controller-revision-hash"] = json!(format!("game-{}", words[0]));
         }
         let young = words.contains(&"young");
-        let mut pod = PodFacts {
-            uid: format!("uid-{name}"),
-            name: name.clone(),
-            namespace: "play".to_owned(),
-            resource_version: 1,
-            labels,
-            controller: Some("uid-game".to_owned()),
-            created: world.now - SignedDuration::from_secs(if young { 1 } else { 1800 }),
-            deleting: false,
-            phase: Phase::Running,
-            ready_since: None,
-            node: Some("node".to_owned()),
-            restarts: 0,
-            deletion_cost: 0,
-            trouble: None,
-        };
+        let image = world.revisions.get(&format!("game-{}", words[0])).map_or(&json!(null), |revision| &revision.template["spec"]).clone();
+        let gates = if words.contains(&"gated") { json!([{ "conditionType": "InPlaceUpdateReady" }]) } else { json!([]) };
+        let mut spec = image;
+        spec["readinessGates"] = gates;
+        let body = json!({ "metadata": { "labels": labels }, "spec": spec });
+        let mut pod = pod(&name, 1, &body, world.now - SignedDuration::from_secs(if young { 1 } else { 1800 }));
+        pod.uid = format!("uid-{name}");
+        pod.node = Some("node".to_owned());
+        pod.phase = Phase::Running;
+        if pod.gate == Gate::Unset {
+            pod.gate = Gate::Up;
+        }
         match words[1] {
             "ready" => make_ready(&mut pod, world.now - SignedDuration::from_secs(900)),
             "fresh" => make_ready(&mut pod, world.now - SignedDuration::from_secs(5)),
@@ -129,6 +125,13 @@ fn word(hold: &Hold) -> &'static str {
         Hold::OnDelete { .. } => "on delete",
         Hold::EndedTooSoon { .. } => "ended",
         Hold::NotInThisVersion(_) => "not in this version",
+        Hold::PausedByStep { .. } => "paused by step",
+        Hold::HookFailed { .. } => "hook failed",
+        Hold::HookRunning { .. } => "hook running",
+        Hold::HookNotPossible { .. } => "hook not possible",
+        Hold::Step { .. } => "step",
+        Hold::NotInPlace { .. } => "not in place",
+        Hold::Ignored { .. } => "ignored",
         Hold::Invalid { .. } => "invalid",
     }
 }

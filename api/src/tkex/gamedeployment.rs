@@ -80,6 +80,9 @@ pub struct GameDeploymentSpec {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub min_ready_seconds: i32,
+    /// Make pods without the readiness gate `InPlaceUpdateReady`: updates in place then do not take them out of their services first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disable_readiness_gate: Option<bool>,
     /// Accepted for manifests that carry it; has no meaning here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use api::tkex::{GameDeployment, HookRun, HookTemplate};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
 use planner::manifest::Owner;
 use serde::de::DeserializeOwned;
@@ -16,6 +17,8 @@ pub trait OurKind: Resource + DeserializeOwned + Send + Sync + 'static {
     const KIND: &'static str;
     /// The path of all its objects.
     const PATH: &'static str;
+    /// Whether its objects are found by their owner, if they have one.
+    const OWNED: bool = false;
 }
 
 impl OurKind for GameDeployment {
@@ -26,6 +29,7 @@ impl OurKind for GameDeployment {
 impl OurKind for HookRun {
     const KIND: &'static str = "HookRun";
     const PATH: &'static str = "/apis/tkex.tencent.com/v1alpha1/hookruns";
+    const OWNED: bool = true;
 }
 
 impl OurKind for HookTemplate {
@@ -67,8 +71,15 @@ impl<K: OurKind> Kept for Custom<K> {
     }
 
     fn index(&self) -> Option<Index> {
-        self.object.meta().namespace.clone().map(Index::Namespace)
+        let metadata = self.object.meta();
+        let controller = controller(metadata).filter(|_| K::OWNED);
+        controller.map(|owner| Index::Owner(owner.uid.clone())).or_else(|| metadata.namespace.clone().map(Index::Namespace))
     }
+}
+
+/// Who controls an object.
+pub(crate) fn controller(metadata: &ObjectMeta) -> Option<&OwnerReference> {
+    metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
 /// How others refer to an object.

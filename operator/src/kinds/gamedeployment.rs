@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use api::names::GAMEDEPLOYMENT_REPORTER;
-use api::tkex::{GameDeployment, GameDeploymentStatus};
+use api::tkex::{GameDeployment, GameDeploymentStatus, HookRun, HookTemplate};
 use jiff::Timestamp;
 use planner::gamedeployment::{self, Observed};
 
-use super::custom::{Custom, owner, path};
+use super::custom::{Custom, controller, owner, path};
 use super::pod::Pod;
 use super::revision::Revision;
 use crate::controller::{Pass, Workload};
@@ -28,6 +28,10 @@ pub struct GameDeployments {
     pub pods: Arc<Store<Pod>>,
     /// Revisions.
     pub revisions: Arc<Store<Revision>>,
+    /// HookRuns, which HookRuns' own controller keeps up to date.
+    pub hook_runs: Arc<Store<Custom<HookRun>>>,
+    /// HookTemplates, the same.
+    pub hook_templates: Arc<Store<Custom<HookTemplate>>>,
 }
 
 impl GameDeployments {
@@ -47,9 +51,16 @@ impl GameDeployments {
         let loose = self.pods.find(&orphans);
         pods.extend(loose.iter().filter(|pod| selector.matches(&pod.facts.labels)).map(|pod| Arc::clone(&pod.facts)));
         let mut revisions: Vec<_> = self.revisions.find(&owned).iter().map(|revision| Arc::clone(&revision.facts)).collect();
+        let hook_runs = self.hook_runs.find(&owned).iter().map(|run| Arc::clone(&run.object)).collect();
+        let mut hook_templates = Vec::new();
+        for name in templates(&object) {
+            let known = self.hook_templates.get(&Key { namespace: key.namespace.clone(), name: name.to_owned() });
+            hook_templates.extend(known.map(|template| Arc::clone(&template.object)));
+        }
         let loose = self.revisions.find(&orphans);
         revisions.extend(loose.iter().filter(|one| selector.matches(&one.labels)).map(|one| Arc::clone(&one.facts)));
-        Some(Observed { object, pods, revisions, taken_revision_names: taken.revisions.clone(), taken_pod_names: taken.pods.clone() })
+        let (taken_revision_names, taken_pod_names) = (taken.revisions.clone(), taken.pods.clone());
+        Some(Observed { object, pods, revisions, hook_runs, hook_templates, taken_revision_names, taken_pod_names })
     }
 
     /// A pod changed: look at its owner, or at those who might adopt it.
@@ -66,6 +77,23 @@ impl GameDeployments {
         }
     }
 
+    /// A HookRun changed: look at its owner.
+    pub fn run_changed(queue: &Queue, change: &Change<Custom<HookRun>>) {
+        for run in change.old.iter().chain(&change.new) {
+            if let Some(owner) = controller(&run.object.metadata).filter(|owner| owner.kind == Self::KIND) {
+                queue.add(Key { namespace: run.key().namespace, name: owner.name.clone() });
+            }
+        }
+    }
+
+    /// A HookTemplate changed: look at those who name it.
+    pub fn template_changed(&self, queue: &Queue, change: &Change<Custom<HookTemplate>>) {
+        let Some(key) = change.new.as_ref().or(change.old.as_ref()).map(|template| template.key()) else { return };
+        let neighbours = self.objects.find(&Index::Namespace(key.namespace));
+        let askers = neighbours.iter().filter(|entry| templates(&entry.object).any(|name| name == key.name));
+        askers.for_each(|entry| queue.add(entry.key()));
+    }
+
     /// A revision changed: look at its owner.
     pub fn revision_changed(queue: &Queue, change: &Change<Revision>) {
         for revision in change.old.iter().chain(&change.new) {
@@ -74,6 +102,12 @@ impl GameDeployments {
             }
         }
     }
+}
+
+/// HookTemplates that the steps of an object name.
+fn templates(object: &GameDeployment) -> impl Iterator<Item = &str> {
+    let steps = object.spec.update_strategy.canary.iter().flat_map(|canary| &canary.steps);
+    steps.filter_map(|step| step.hook.as_ref().map(|hook| hook.template_name.as_str()))
 }
 
 impl Workload for GameDeployments {
@@ -103,10 +137,11 @@ impl Workload for GameDeployments {
     }
 
     fn is_met(&self, writes: &Writes) -> bool {
-        writes.object.is_met(&self.objects) && writes.pods.is_met(&self.pods) && writes.revisions.is_met(&self.revisions)
+        let of_pods = writes.pods.is_met(&self.pods) && writes.revisions.is_met(&self.revisions);
+        of_pods && writes.object.is_met(&self.objects) && writes.hook_runs.is_met(&self.hook_runs)
     }
 
     async fn refresh(&self) {
-        tokio::join!(self.objects.refresh(), self.pods.refresh(), self.revisions.refresh());
+        tokio::join!(self.objects.refresh(), self.pods.refresh(), self.revisions.refresh(), self.hook_runs.refresh());
     }
 }

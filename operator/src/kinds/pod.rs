@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use api::names::{DELETION_COST_ANNOTATION, INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION, READINESS_GATE};
 use jiff::Timestamp;
-use planner::pod::{Phase, PodFacts};
+use planner::inplace::Update;
+use planner::pod::{Container, Gate, Phase, PodFacts, Resources};
 use serde::Deserialize;
 
 use super::OwnerReference;
@@ -42,22 +44,49 @@ struct Meta {
     #[serde(default)]
     labels: BTreeMap<String, String>,
     #[serde(default)]
-    annotations: Annotations,
+    annotations: BTreeMap<String, String>,
+    #[serde(default)]
+    generation: i64,
     #[serde(default)]
     owner_references: Vec<OwnerReference>,
-}
-
-#[derive(Default, Deserialize)]
-struct Annotations {
-    // The value of api::names::DELETION_COST_ANNOTATION; an attribute takes only a literal.
-    #[serde(rename = "controller.kubernetes.io/pod-deletion-cost", default)]
-    deletion_cost: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Spec {
     node_name: Option<String>,
+    readiness_gates: Vec<ReadinessGate>,
+    containers: Vec<ContainerSpec>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReadinessGate {
+    condition_type: String,
+}
+
+#[derive(Deserialize)]
+struct ContainerSpec {
+    name: String,
+    #[serde(default)]
+    image: String,
+    #[serde(default)]
+    resources: Amounts,
+}
+
+/// Requests and limits.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Amounts {
+    requests: BTreeMap<String, String>,
+    limits: BTreeMap<String, String>,
+}
+
+impl Amounts {
+    fn flat(self) -> Resources {
+        let named = |kind: &'static str| move |(name, amount): (String, String)| (format!("{kind}.{name}"), amount);
+        self.requests.into_iter().map(named("requests")).chain(self.limits.into_iter().map(named("limits"))).collect()
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -65,9 +94,10 @@ struct Spec {
 struct Status {
     phase: String,
     reason: Option<String>,
+    observed_generation: Option<i64>,
     conditions: Vec<Condition>,
-    container_statuses: Vec<Container>,
-    init_container_statuses: Vec<Container>,
+    container_statuses: Vec<ContainerStatus>,
+    init_container_statuses: Vec<ContainerStatus>,
 }
 
 #[derive(Deserialize)]
@@ -84,15 +114,28 @@ struct Condition {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Container {
+struct ContainerStatus {
+    name: String,
+    image: String,
+    #[serde(rename = "imageID")]
+    image_id: String,
+    ready: bool,
     restart_count: i32,
     state: State,
+    resources: Option<Amounts>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct State {
     waiting: Option<Waiting>,
+    running: Option<Running>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Running {
+    started_at: Option<Timestamp>,
 }
 
 #[derive(Default, Deserialize)]
@@ -103,13 +146,17 @@ struct Waiting {
 
 impl From<Wire> for Pod {
     fn from(wire: Wire) -> Self {
-        let Wire { metadata: meta, spec, status } = wire;
+        let Wire { metadata: mut meta, spec, status } = wire;
         let controller = OwnerReference::controller(meta.owner_references);
         let ready = status.conditions.iter().find(|condition| condition.kind == "Ready" && condition.status == "True");
         let ready_since = ready.map(|ready| ready.last_transition_time.unwrap_or(meta.creation_timestamp));
+        let resizing = status.conditions.iter().find(|condition| RESIZING.contains(&condition.kind.as_str()) && condition.status == "True");
+        let state = meta.annotations.remove(INPLACE_STATE_ANNOTATION);
+        let pending = meta.annotations.remove(INPLACE_GRACE_ANNOTATION);
+        meta.annotations.remove(LAST_APPLIED);
         let facts = PodFacts {
             ready_since,
-            trouble: if ready_since.is_some() { None } else { trouble(&status) },
+            trouble: if ready_since.is_some() { resizing.and_then(resize_trouble) } else { trouble(&status) },
             phase: phase(&status.phase),
             restarts: status.container_statuses.iter().map(|container| container.restart_count).max().unwrap_or_default(),
             name: meta.name,
@@ -121,10 +168,58 @@ impl From<Wire> for Pod {
             created: meta.creation_timestamp,
             deleting: meta.deletion_timestamp.is_some(),
             node: spec.node_name.filter(|node| !node.is_empty()),
-            deletion_cost: meta.annotations.deletion_cost.and_then(|cost| cost.parse().ok()).unwrap_or_default(),
+            deletion_cost: meta.annotations.get(DELETION_COST_ANNOTATION).and_then(|cost| cost.parse().ok()).unwrap_or_default(),
+            annotations: meta.annotations,
+            gate: gate(&spec.readiness_gates, &status.conditions, meta.creation_timestamp),
+            update: Update::read(state.as_deref(), pending.as_deref()),
+            is_resizing: resizing.is_some(),
+            is_seen_by_node: status.observed_generation.is_none_or(|seen| seen >= meta.generation),
+            containers: containers(spec.containers, status.container_statuses),
         };
         Self { facts: Arc::new(facts), controller }
     }
+}
+
+/// Conditions of a pod whose requests or limits are not what they should be.
+const RESIZING: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
+/// What kubectl keeps of the last apply: long, and nobody's business here.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Deferred, Infeasible or Error.
+fn resize_trouble(condition: &Condition) -> Option<String> {
+    condition.reason.as_ref().map(|reason| format!("Resize{reason}"))
+}
+
+fn gate(gates: &[ReadinessGate], conditions: &[Condition], created: Timestamp) -> Gate {
+    if !gates.iter().any(|gate| gate.condition_type == READINESS_GATE) {
+        return Gate::Absent;
+    }
+    match conditions.iter().find(|condition| condition.kind == READINESS_GATE) {
+        None => Gate::Unset,
+        Some(condition) if condition.status == "True" => Gate::Up,
+        Some(condition) => Gate::Down(condition.last_transition_time.unwrap_or(created)),
+    }
+}
+
+fn containers(specs: Vec<ContainerSpec>, mut statuses: Vec<ContainerStatus>) -> Vec<Container> {
+    let mut all = Vec::with_capacity(specs.len());
+    for ContainerSpec { name, image, resources } in specs {
+        let place = statuses.iter().position(|status| status.name == name);
+        let status = place.map(|place| statuses.swap_remove(place)).unwrap_or_default();
+        all.push(Container {
+            name,
+            image,
+            resources: resources.flat(),
+            actual_resources: status.resources.map(Amounts::flat),
+            actual_image: status.image,
+            image_id: status.image_id,
+            running: status.state.running.is_some(),
+            ready: status.ready,
+            restarts: status.restart_count,
+            started: status.state.running.and_then(|running| running.started_at),
+        });
+    }
+    all
 }
 
 fn phase(word: &str) -> Phase {
@@ -187,15 +282,24 @@ mod tests {
             "metadata": {
                 "name": "game-b7xkq", "namespace": "play", "uid": "u", "resourceVersion": "42", "creationTimestamp": "2026-11-15T10:00:00Z",
                 "labels": { "app": "game", "controller-revision-hash": "game-1" },
-                "annotations": { api::names::DELETION_COST_ANNOTATION: "-5", "other": "x" },
+                "annotations": { DELETION_COST_ANNOTATION: "-5", "other": "x", INPLACE_STATE_ANNOTATION: "{\"revision\":\"game-1\"}" },
                 "ownerReferences": [{ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "game", "uid": "o", "controller": true }],
                 "managedFields": [{ "fieldsV1": {} }],
             },
-            "spec": { "nodeName": "node-1", "containers": [{ "name": "game" }] },
+            "spec": {
+                "nodeName": "node-1", "readinessGates": [{ "conditionType": READINESS_GATE }],
+                "containers": [{ "name": "side", "image": "side:1" }, { "name": "game", "image": "game:2", "resources": { "limits": { "cpu": "1" } } }],
+            },
             "status": {
                 "phase": "Running",
-                "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-11-15T10:00:09Z" }],
-                "containerStatuses": [{ "restartCount": 1, "state": { "running": {} } }, { "restartCount": 3, "state": {} }],
+                "conditions": [
+                    { "type": "Ready", "status": "True", "lastTransitionTime": "2026-11-15T10:00:09Z" },
+                    { "type": READINESS_GATE, "status": "True" },
+                ],
+                "containerStatuses": [
+                    { "name": "game", "image": "game:1", "imageID": "a", "restartCount": 1, "state": { "running": {} } },
+                    { "name": "side", "restartCount": 3, "state": {} },
+                ],
             },
         });
         let pod = Pod::decode(&json.to_string()).unwrap();
@@ -204,6 +308,12 @@ mod tests {
         assert_eq!((facts.restarts, facts.deletion_cost, facts.resource_version), (3, -5, 42));
         assert_eq!(facts.revision(), Some("game-1"));
         assert!(facts.is_ready());
+        assert_eq!(facts.gate, Gate::Up);
+        let game = &facts.containers[1];
+        assert_eq!((game.image.as_str(), game.actual_image.as_str(), game.running, game.restarts), ("game:2", "game:1", true, 1));
+        assert_eq!(game.resources, Resources::from([("limits.cpu".to_owned(), "1".to_owned())]));
+        assert_eq!(facts.update.as_ref().unwrap().state.as_ref().unwrap().revision, "game-1");
+        assert!(!facts.annotations.contains_key(INPLACE_STATE_ANNOTATION));
         assert_eq!(facts.ready_since, Some("2026-11-15T10:00:09Z".parse().unwrap()));
         assert!(matches!(pod.index(), Some(Index::Owner(uid)) if uid == "o"));
     }

@@ -4,13 +4,14 @@
 //! Deletions come before creations within one plan, so that the number of pods never passes `replicas + maxSurge`; names of new pods follow from what is seen, so that
 //! a plan carried out twice creates nothing twice.
 
+mod changes;
 mod moves;
 mod situation;
 mod status;
 
 use std::sync::Arc;
 
-use api::tkex::{GameDeployment, GameDeploymentStatus};
+use api::tkex::{GameDeployment, GameDeploymentStatus, HookRun, HookTemplate};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,12 @@ pub struct Observed {
     pub pods: Vec<Arc<PodFacts>>,
     /// Revisions that it controls, and those that nobody controls and its selector matches.
     pub revisions: Vec<Arc<RevisionFacts>>,
+    /// HookRuns that it controls.
+    #[serde(default)]
+    pub hook_runs: Vec<Arc<HookRun>>,
+    /// HookTemplates that its canary steps name.
+    #[serde(default)]
+    pub hook_templates: Vec<Arc<HookTemplate>>,
     /// Names of revisions that others use.
     pub taken_revision_names: Vec<String>,
     /// Names of pods that others use.
@@ -49,13 +56,19 @@ pub fn decide(seen: &Observed, now: Now) -> Plan<GameDeploymentStatus> {
     let (status, holds) = (status::status(seen, &situation, &moves), moves.holds.clone());
     let needed = |name: &str| {
         let carried = situation.ours.iter().any(|pod| pod.revision() == Some(name));
-        carried || [&situation.update.name, &situation.current.name, &status.current_revision].iter().any(|live| *live == name)
+        let live = [&situation.update.name, &situation.current.name, &situation.revision, &status.current_revision];
+        carried || live.iter().any(|live| *live == name)
     };
     let limit = usize::try_from(seen.object.spec.revision_history_limit).unwrap_or_default();
     let forgotten = revision::superfluous(&seen.revisions, limit, needed);
     let (claims, revisions) = (situation.claims.clone(), situation.revision_actions.clone());
+    let (wake, canary) = (situation.wake(), situation.standing);
+    let tidying = [moves.ended, canary.leftovers, forgotten].concat();
     // What is missing comes before anything goes; what only tidies up comes last, so that a refusal there holds nothing up.
-    let steps = [claims, revisions, moves.missing, moves.deletions, moves.successors, moves.ended, forgotten];
+    let changes = [moves.changes.upkeep, moves.changes.resizes, moves.changes.restarts];
+    let [upkeep, resizes, restarts] = changes;
+    let steps = [claims, revisions, canary.actions, moves.missing, moves.deletions, moves.successors, upkeep, resizes, restarts, tidying];
     let steps: Vec<Vec<Action>> = steps.into_iter().filter(|step| !step.is_empty()).collect();
-    Plan { steps, holds, wake: situation.wake(), ..Plan::only(status) }
+    let notes = [canary.notes, moves.changes.notes].concat();
+    Plan { steps, holds, notes, wake, ..Plan::only(status) }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use api::template::PodTemplate;
 use api::tkex::UpdateType;
 
+use super::changes::{Changes, Manner};
 use super::situation::{Group, Situation, Target};
 use crate::naming;
 use crate::plan::{Action, DeleteReason, Feature, Hold, NewPod};
@@ -21,6 +22,8 @@ pub(super) struct Moves {
     pub(super) deletions: Vec<Action>,
     /// Pods for which the deletions make room.
     pub(super) successors: Vec<Action>,
+    /// Pods that stay and change.
+    pub(super) changes: Changes,
     /// Pods that ended and fill no place any more.
     pub(super) ended: Vec<Action>,
     pub(super) holds: Vec<Hold>,
@@ -33,8 +36,18 @@ struct Remaining<'s, 'a> {
     available: usize,
     /// How many pods of the stable revision may go.
     current_to_spare: usize,
+    /// How many pods of the stable revision are missing.
+    current_missing: usize,
     deletions: Vec<Action>,
-    /// Pods that should go and cannot, because a hook would have to agree.
+    changes: Changes,
+    /// Pods that have begun to change. They stay, and count as updated.
+    changed: Vec<Arc<PodFacts>>,
+    /// Of these, those that go to the stable revision.
+    changed_to_current: usize,
+    /// Pods that cannot be changed, and what is in the way.
+    impossible: usize,
+    obstacles: Vec<String>,
+    /// Pods that should go or change and cannot, because a hook would have to agree.
     guarded: usize,
 }
 
@@ -42,19 +55,21 @@ impl Moves {
     pub(super) fn of(situation: &Situation) -> Self {
         let mut remaining = Remaining::of(situation);
         let surge = situation.limits.max_surge.min(remaining.to_replace());
-        let already_missing = (situation.replicas + surge).saturating_sub(remaining.pods.len());
+        let already_missing = (situation.replicas + surge).saturating_sub(remaining.count());
         remaining.scale_in();
         let waiting = remaining.replace();
         let mut missing = remaining.creations(waiting);
         let successors = missing.split_off(already_missing.min(missing.len()));
         let ended = situation.ended.iter().take(SLICE).map(|pod| delete(pod, DeleteReason::Ended)).collect();
+        remaining.upkeep();
         let holds = remaining.holds(waiting);
-        Self { missing, deletions: remaining.deletions, successors, ended, holds }
+        Self { missing, deletions: remaining.deletions, successors, changes: remaining.changes, ended, holds }
     }
 
     /// Whether anything is to be done.
     pub(super) fn is_empty(&self) -> bool {
-        [&self.missing, &self.deletions, &self.successors, &self.ended].iter().all(|actions| actions.is_empty())
+        let Changes { upkeep, resizes, restarts, .. } = &self.changes;
+        [&self.missing, &self.deletions, &self.successors, &self.ended, upkeep, resizes, restarts].iter().all(|actions| actions.is_empty())
     }
 }
 
@@ -68,7 +83,27 @@ impl<'s, 'a> Remaining<'s, 'a> {
         let available = pods.iter().filter(|pod| situation.is_available(pod)).count();
         let current = pods.iter().filter(|pod| situation.group(pod) == Group::Current).count();
         let current_to_spare = current.saturating_sub(situation.limits.partition);
-        Self { situation, pods, available, current_to_spare, deletions: Vec::new(), guarded: 0 }
+        let named = pods.iter().filter(|pod| situation.group(pod) == Group::Current && situation.is_named_for_deletion(pod)).count();
+        let current_missing = (situation.limits.partition + named).saturating_sub(current);
+        Self {
+            situation,
+            pods,
+            available,
+            current_to_spare,
+            current_missing,
+            deletions: Vec::new(),
+            changes: Changes::default(),
+            changed: Vec::new(),
+            changed_to_current: 0,
+            impossible: 0,
+            obstacles: Vec::new(),
+            guarded: 0,
+        }
+    }
+
+    /// Pods that remain.
+    fn count(&self) -> usize {
+        self.pods.len() + self.changed.len()
     }
 
     /// How many pods must stay available.
@@ -92,26 +127,54 @@ impl<'s, 'a> Remaining<'s, 'a> {
         others + if situation.rolls() { current.max(self.current_to_spare) } else { current }
     }
 
-    fn remove(&mut self, index: usize, why: DeleteReason) {
+    fn take(&mut self, index: usize) -> Arc<PodFacts> {
         let pod = self.pods.remove(index);
         self.available -= usize::from(self.situation.is_available(&pod));
         if self.situation.group(&pod) == Group::Current {
             self.current_to_spare = self.current_to_spare.saturating_sub(1);
         }
+        pod
+    }
+
+    fn remove(&mut self, index: usize, why: DeleteReason) {
+        let pod = self.take(index);
         self.deletions.push(delete(&pod, why));
+    }
+
+    /// Where a pod goes that stays: a stray one fills a gap in the partition.
+    fn target(&self, pod: &PodFacts) -> &'s Target {
+        let fills_gap = self.current_missing > 0 && self.situation.group(pod) == Group::Stray;
+        if fills_gap { &self.situation.current } else { &self.situation.update }
+    }
+
+    fn change(&mut self, index: usize, target: &Target) {
+        let pod = self.take(index);
+        if target.name != self.situation.update.name {
+            self.current_missing = self.current_missing.saturating_sub(1);
+            self.changed_to_current += 1;
+        }
+        self.changes.start(self.situation, &pod, &target.name);
+        self.changed.push(pod);
+    }
+
+    /// What pods need that neither go nor begin to change.
+    fn upkeep(&mut self) {
+        for pod in self.pods.iter().filter(|pod| pod.is_active()) {
+            self.changes.upkeep(self.situation, pod);
+        }
     }
 
     /// Deletes pods beyond the wanted number: named ones first, then old ones as far as the partition lets them go, then updated ones.
     fn scale_in(&mut self) {
         let surge = self.situation.limits.max_surge.min(self.to_replace());
         let wanted = self.situation.replicas + surge;
-        while self.pods.len() > wanted && self.deletions.len() < SLICE {
+        while self.count() > wanted && self.deletions.len() < SLICE {
             // As long as an unavailable pod can go instead, no available one goes below the floor.
             let at_floor = self.available <= self.floor();
             let rank = |pod: &PodFacts| (at_floor && self.situation.is_available(pod), self.class(pod));
             let victims = self.pods.iter().enumerate().filter(|(_, pod)| self.situation.may_delete(pod));
             let Some((index, _)) = victims.min_by_key(|(index, pod)| (rank(pod), *index)) else {
-                self.guarded += self.pods.len() - wanted;
+                self.guarded += self.count() - wanted;
                 return;
             };
             self.remove(index, DeleteReason::Scale);
@@ -141,16 +204,29 @@ impl<'s, 'a> Remaining<'s, 'a> {
 
     fn replace_each(&mut self, named: bool) {
         let mut index = 0;
-        while let Some(pod) = self.pods.get(index).filter(|_| self.deletions.len() < SLICE) {
+        while let Some(pod) = self.pods.get(index).filter(|_| self.deletions.len() + self.changed.len() < SLICE) {
             let due = if named { self.situation.is_named_for_deletion(pod) } else { self.is_outdated(pod) };
             let free = !self.situation.is_available(pod) || self.available > self.floor();
-            if !due || !free {
-                index += 1;
-            } else if self.situation.may_delete(pod) {
-                self.remove(index, if named { DeleteReason::Scale } else { DeleteReason::Update });
-            } else {
-                self.guarded += 1;
-                index += 1;
+            let pod = Arc::clone(pod);
+            let target = self.target(&pod);
+            let manner = if due && !named { self.changes.manner(self.situation, &pod, target) } else { Manner::Recreate };
+            let agreed = if manner == Manner::Stay { self.situation.may_change(&pod) } else { self.situation.may_delete(&pod) };
+            match manner {
+                _ if !due => index += 1,
+                Manner::Hold => {
+                    self.impossible += 1;
+                    if self.obstacles.is_empty() {
+                        self.obstacles = self.changes.obstacles(self.situation, &pod, target).to_vec();
+                    }
+                    index += 1;
+                }
+                Manner::Recreate | Manner::Stay if !free => index += 1,
+                Manner::Recreate | Manner::Stay if !agreed => {
+                    self.guarded += 1;
+                    index += 1;
+                }
+                Manner::Recreate => self.remove(index, if named { DeleteReason::Scale } else { DeleteReason::Update }),
+                Manner::Stay => self.change(index, target),
             }
         }
     }
@@ -167,10 +243,10 @@ impl<'s, 'a> Remaining<'s, 'a> {
     fn creations(&self, waiting: usize) -> Vec<Action> {
         let situation = self.situation;
         let wanted = situation.replicas + situation.limits.max_surge.min(waiting);
-        let missing = wanted.saturating_sub(self.pods.len());
+        let missing = wanted.saturating_sub(self.count());
         // A pod that is named for deletion will not be there to fill the partition.
         let stays = |pod: &&Arc<PodFacts>| situation.group(pod) == Group::Current && !situation.is_named_for_deletion(pod);
-        let current = self.pods.iter().filter(stays).count();
+        let current = self.pods.iter().filter(stays).count() + self.changed_to_current;
         let from_current = if situation.current.name == situation.update.name {
             0
         } else if situation.stop.is_some() {
@@ -201,9 +277,10 @@ impl<'s, 'a> Remaining<'s, 'a> {
         }
         let metadata = &self.situation.seen.object.metadata;
         let (owner, uid) = (metadata.name.as_deref().unwrap_or_default(), metadata.uid.as_deref().unwrap_or_default());
+        let gated = self.situation.stays() && self.situation.spec.disable_readiness_gate != Some(true);
         let new = |id: String| {
             let (name, revision) = (format!("{owner}-{id}"), target.name.clone());
-            Action::CreatePod(NewPod { name, id, revision, template: Arc::clone(&target.template) })
+            Action::CreatePod(NewPod { name, id, revision, template: Arc::clone(&target.template), gated })
         };
         naming::ids(uid, &target.name, taken).take(count).map(new).collect()
     }
@@ -212,8 +289,13 @@ impl<'s, 'a> Remaining<'s, 'a> {
         let situation = self.situation;
         let outdated = self.pods.iter().filter(|pod| situation.group(pod) != Group::Update).count();
         let mut holds: Vec<Hold> = situation.invalid.iter().cloned().collect();
-        if outdated > 0 {
-            holds.extend(situation.stop.iter().filter(|stop| situation.invalid.as_ref() != Some(stop)).cloned());
+        if outdated > 0 || situation.standing.retreats {
+            let stop = situation.standing.stop.as_ref().or(situation.stop.as_ref());
+            holds.extend(stop.filter(|stop| situation.invalid.as_ref() != Some(stop)).cloned());
+        }
+        holds.extend(situation.standing.holds.iter().cloned());
+        if self.impossible > 0 {
+            holds.push(Hold::NotInPlace { pods: self.impossible, paths: self.obstacles.clone() });
         }
         if self.guarded > 0 {
             holds.push(Hold::NotInThisVersion(Feature::PreDeleteHook));
@@ -221,7 +303,8 @@ impl<'s, 'a> Remaining<'s, 'a> {
         if situation.stop.is_none() && situation.spec.update_strategy.kind == UpdateType::OnDelete && outdated > 0 {
             holds.push(Hold::OnDelete { waiting: outdated });
         }
-        let kept = outdated.saturating_sub(waiting);
+        let waiting = waiting.saturating_sub(self.impossible);
+        let kept = outdated.saturating_sub(waiting + self.impossible);
         if situation.rolls() && kept > 0 {
             holds.push(Hold::Partition { kept });
         }
@@ -230,6 +313,7 @@ impl<'s, 'a> Remaining<'s, 'a> {
             holds.push(Hold::Budget { waiting, unavailable, allowed: situation.limits.max_unavailable });
         }
         holds.extend(situation.ended_too_soon());
+        holds.extend(situation.ignored());
         holds
     }
 }

@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use api::tkex::{GameDeploymentSpec, UpdateType};
+use api::tkex::{GameDeploymentSpec, GameDeploymentStatus, HotPatchExecutor, UpdateType};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
 use super::{Now, Observed};
 use crate::budget::Limits;
+use crate::canary::{self, Memory, Rollout, Standing};
 use crate::claim::claim;
+use crate::inplace::Progress;
 use crate::order::least_missed_first;
 use crate::plan::{Action, Feature, Hold};
 use crate::pod::PodFacts;
@@ -43,8 +46,13 @@ pub(super) struct Situation<'a> {
     pub(super) now: Now,
     pub(super) replicas: usize,
     pub(super) limits: Limits,
+    /// Where pods go.
     pub(super) update: Target,
     pub(super) current: Target,
+    /// The name of the template's revision. Pods go elsewhere only when a hook said no.
+    pub(super) revision: String,
+    /// Where a rollout in steps stands.
+    pub(super) standing: Standing,
     pub(super) collisions: i32,
     pub(super) claims: Vec<Action>,
     pub(super) revision_actions: Vec<Action>,
@@ -73,7 +81,9 @@ impl<'a> Situation<'a> {
         let collisions = status.collision_count.unwrap_or_default();
         let resolved = revision::resolve(&owner, &spec.template.0, &seen.revisions, &seen.taken_revision_names, collisions);
         let update = Target { name: resolved.name, template: resolved.template };
-        let current = current(&status.current_revision, &update, &seen.revisions, &claim.ours);
+        let remembered = Some(&status.current_revision).filter(|name| !name.is_empty());
+        let remembered = remembered.or_else(|| status.canary.as_ref()?.revision.as_ref()).cloned().unwrap_or_default();
+        let current = current(&remembered, &update, &seen.revisions, &claim.ours);
         let mut claims = claim.actions;
         let orphans = seen.revisions.iter().filter(|revision| revision.controller.is_none());
         claims.extend(orphans.map(|revision| Action::AdoptRevision { name: revision.name.clone(), uid: revision.uid.clone() }));
@@ -84,16 +94,24 @@ impl<'a> Situation<'a> {
         }
         least_missed_first(&mut placed, &claim.ours);
         ended.sort_by(|left, right| left.name.cmp(&right.name));
-        let limits = if current.name == update.name { Limits { partition: 0, ..limits } } else { limits };
-        let stop = invalid.clone().or_else(|| stop(spec));
+        let min_ready = min_ready(spec);
+        let is_updated = |pod: &&Arc<PodFacts>| pod.revision() == Some(&update.name) && !pod.deleting && pod.is_available(min_ready, now);
+        let updated = claim.ours.iter().filter(is_updated).count();
+        let standing = canary::stand(&rollout(seen, &status, (&update, &current), (replicas, updated), now));
+        let revision = update.name.clone();
+        let update = if standing.retreats { current.clone() } else { update };
+        let partition = if current.name == update.name { 0 } else { standing.partition.unwrap_or(limits.partition) };
+        let stop = invalid.clone().or_else(|| standing.stop.clone().filter(|_| !standing.retreats)).or_else(|| stop(spec));
         Self {
             spec,
             seen,
             now,
             replicas,
-            limits,
+            limits: Limits { partition, ..limits },
             update,
             current,
+            revision,
+            standing,
             collisions: resolved.collisions,
             claims,
             revision_actions: resolved.actions,
@@ -115,7 +133,7 @@ impl<'a> Situation<'a> {
     }
 
     pub(super) fn min_ready(&self) -> SignedDuration {
-        SignedDuration::from_secs(i64::from(self.spec.min_ready_seconds.max(0)))
+        min_ready(self.spec)
     }
 
     pub(super) fn is_available(&self, pod: &PodFacts) -> bool {
@@ -124,7 +142,29 @@ impl<'a> Situation<'a> {
 
     /// Whether the operator itself moves pods to the update revision now.
     pub(super) fn rolls(&self) -> bool {
-        self.stop.is_none() && self.spec.update_strategy.kind == UpdateType::RollingUpdate
+        self.stop.is_none() && self.spec.update_strategy.kind != UpdateType::OnDelete
+    }
+
+    /// How many steps the rollout has.
+    pub(super) fn steps(&self) -> usize {
+        self.spec.update_strategy.canary.as_ref().map_or(0, |canary| canary.steps.len())
+    }
+
+    /// The template of a revision.
+    pub(super) fn template(&self, name: &str) -> Option<&Arc<Value>> {
+        let targets = [&self.update, &self.current].into_iter().find(|target| target.name == name).map(|target| &target.template);
+        targets.or_else(|| self.seen.revisions.iter().find(|revision| revision.name == name).map(|revision| &revision.template))
+    }
+
+    /// Whether pods stay when they are updated.
+    pub(super) fn stays(&self) -> bool {
+        matches!(self.spec.update_strategy.kind, UpdateType::InplaceUpdate | UpdateType::HotPatchUpdate)
+    }
+
+    /// Whether a pod may be updated in place without asking anybody.
+    pub(super) fn may_change(&self, pod: &PodFacts) -> bool {
+        let hook = self.spec.pre_inplace_update_strategy.as_ref().is_some_and(|strategy| strategy.hook.is_some());
+        self.may_delete(pod) && (!hook || pod.phase != crate::pod::Phase::Running)
     }
 
     /// Whether a pod may be deleted without asking anybody.
@@ -144,12 +184,31 @@ impl<'a> Situation<'a> {
         Some(Hold::EndedTooSoon { pods: soon.len(), until })
     }
 
+    /// Fields that have no effect here, although the user gave them a value.
+    pub(super) fn ignored(&self) -> Vec<Hold> {
+        let strategy = &self.spec.update_strategy;
+        let is_zero = |value: &IntOrString| matches!(value, IntOrString::Int(0)) || *value == IntOrString::String("0%".to_owned());
+        let mut ignored = Vec::new();
+        if self.stays() && !is_zero(&strategy.max_surge) {
+            let why = "pods stay when they are updated";
+            ignored.push(Hold::Ignored { field: "spec.updateStrategy.maxSurge", why });
+        }
+        if strategy.canary.as_ref().is_some_and(|canary| !canary.steps.is_empty()) && !is_zero(&strategy.partition) {
+            ignored.push(Hold::Ignored { field: "spec.updateStrategy.partition", why: "the canary steps say how many pods stay" });
+        }
+        ignored
+    }
+
     /// When something becomes due by itself.
     pub(super) fn wake(&self) -> Option<Timestamp> {
         let ripening = self.placed.iter().filter(|pod| pod.is_ready() && !self.is_available(pod));
-        let ripe = ripening.filter_map(|pod| pod.available_at(self.min_ready()));
+        let ripe = ripening.filter_map(|pod| pod.available_at(self.min_ready())).filter(|at| *at > self.now);
         let replaceable = self.placed.iter().filter(|pod| pod.has_ended()).map(|pod| replaceable_at(pod));
-        ripe.chain(replaceable).min()
+        let drained = self.placed.iter().filter_map(|pod| match pod.update.as_deref()?.progress(pod) {
+            Progress::Draining(until) => Some(until).filter(|until| *until > self.now),
+            Progress::Resting | Progress::Exposed | Progress::Restarting | Progress::Done => None,
+        });
+        ripe.chain(replaceable).chain(drained).chain(self.standing.wake).min()
     }
 }
 
@@ -165,19 +224,46 @@ fn limits(spec: &GameDeploymentSpec, replicas: usize) -> (Limits, Option<Hold>) 
     }
 }
 
+fn min_ready(spec: &GameDeploymentSpec) -> SignedDuration {
+    SignedDuration::from_secs(i64::from(spec.min_ready_seconds.max(0)))
+}
+
+/// What steps are decided from. `numbers` are the wanted pods, and those that are updated and available.
+fn rollout<'a>(
+    seen: &'a Observed,
+    status: &GameDeploymentStatus,
+    (update, current): (&'a Target, &Target),
+    numbers: (usize, usize),
+    now: Now,
+) -> Rollout<'a> {
+    let strategy = &seen.object.spec.update_strategy;
+    let memory = Memory {
+        revision: status.update_revision.clone(),
+        index: status.current_step_index.and_then(|index| usize::try_from(index).ok()),
+        hash: status.current_step_hash.clone(),
+        pauses: status.pause_conditions.clone(),
+        hook_run: status.canary.as_ref().and_then(|canary| canary.current_step_hook_run.clone()),
+    };
+    Rollout {
+        steps: strategy.canary.as_ref().map_or(&[], |canary| &canary.steps),
+        replicas: numbers.0,
+        updated: numbers.1,
+        paused: strategy.paused,
+        version: seen.object.metadata.resource_version.as_deref().unwrap_or_default(),
+        update: &update.name,
+        is_due: update.name != current.name,
+        memory,
+        runs: &seen.hook_runs,
+        templates: &seen.hook_templates,
+        now,
+    }
+}
+
 fn stop(spec: &GameDeploymentSpec) -> Option<Hold> {
     let strategy = &spec.update_strategy;
-    if strategy.paused {
-        return Some(Hold::PausedByUser);
-    }
-    match strategy.kind {
-        UpdateType::InplaceUpdate => Some(Hold::NotInThisVersion(Feature::InplaceUpdate)),
-        UpdateType::HotPatchUpdate => Some(Hold::NotInThisVersion(Feature::HotPatchUpdate)),
-        UpdateType::RollingUpdate | UpdateType::OnDelete => {
-            let steps = strategy.canary.as_ref().is_some_and(|canary| !canary.steps.is_empty());
-            steps.then_some(Hold::NotInThisVersion(Feature::Canary))
-        }
-    }
+    let executor = strategy.hot_patch.as_ref().and_then(|hot_patch| hot_patch.executor);
+    let cannot = strategy.kind == UpdateType::HotPatchUpdate && executor != Some(HotPatchExecutor::Kubelet);
+    cannot.then_some(Hold::NotInThisVersion(Feature::HotPatchUpdate))
 }
 
 /// The stable revision: the remembered one; for an object that never had one, the oldest that a pod carries.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use api::names::{condition as kind, reason};
-use api::tkex::{GameDeploymentStatus, UpdateType};
+use api::names::{PAUSED_BY_HOOK, PAUSED_BY_STEP, condition as kind, reason};
+use api::tkex::{CanaryStatus, GameDeploymentStatus, UpdateType};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::moves::Moves;
-use super::situation::{Group, Situation};
+use super::situation::Situation;
 use super::{Now, Observed};
 use crate::condition::{self, Verdict};
 use crate::plan::Hold;
@@ -52,12 +52,26 @@ pub fn with_trouble(
     status
 }
 
+/// The state of a rollout in steps, where there are or were any.
+fn canary(before: Option<&CanaryStatus>, situation: &Situation, current: &str) -> Option<CanaryStatus> {
+    if before.is_none() && situation.spec.update_strategy.canary.is_none() {
+        return None;
+    }
+    let hook_run = situation.standing.memory.hook_run.clone();
+    Some(CanaryStatus { revision: Some(current.to_owned()), pause_start_time: None, current_step_hook_run: hook_run })
+}
+
 fn counted(seen: &Observed, situation: &Situation) -> GameDeploymentStatus {
+    let memory = &situation.standing.memory;
     let before = seen.object.status.clone().unwrap_or_default();
     let active: Vec<&Arc<PodFacts>> = situation.ours.iter().filter(|pod| pod.is_active()).collect();
-    let updated = |pod: &PodFacts| situation.group(pod) == Group::Update;
+    let updated = |pod: &PodFacts| pod.revision() == Some(&situation.revision);
     let count = |filter: &dyn Fn(&PodFacts) -> bool| i32::try_from(active.iter().filter(|pod| filter(pod)).count()).unwrap_or(i32::MAX);
     let complete = active.len() >= situation.replicas && active.iter().all(|pod| updated(pod) && situation.is_available(pod));
+    // Only what has been through all its steps becomes the stable revision.
+    let is_through = memory.index.is_none_or(|index| index >= situation.steps());
+    let promoted = complete && situation.stop.is_none() && is_through && !situation.standing.retreats;
+    let current = if promoted { situation.revision.clone() } else { situation.current.name.clone() };
     GameDeploymentStatus {
         observed_generation: seen.object.metadata.generation,
         replicas: count(&|_| true),
@@ -65,8 +79,12 @@ fn counted(seen: &Observed, situation: &Situation) -> GameDeploymentStatus {
         available_replicas: count(&|pod| situation.is_available(pod)),
         updated_replicas: count(&updated),
         updated_ready_replicas: count(&|pod| updated(pod) && pod.is_ready()),
-        update_revision: situation.update.name.clone(),
-        current_revision: if complete && situation.stop.is_none() { situation.update.name.clone() } else { situation.current.name.clone() },
+        update_revision: memory.revision.clone(),
+        current_revision: current.clone(),
+        pause_conditions: memory.pauses.clone(),
+        current_step_index: memory.index.and_then(|index| i32::try_from(index).ok()),
+        current_step_hash: memory.hash.clone(),
+        canary: canary(before.canary.as_ref(), situation, &current),
         collision_count: Some(situation.collisions),
         label_selector: situation.spec.selector.to_string(),
         conditions: known(&before.conditions),
@@ -82,7 +100,7 @@ fn known(conditions: &[Condition]) -> Vec<Condition> {
 
 fn progressing(situation: &Situation, moves: &Moves) -> Verdict {
     let active = || situation.ours.iter().filter(|pod| pod.is_active());
-    let updated = active().filter(|pod| situation.group(pod) == Group::Update).count();
+    let updated = active().filter(|pod| pod.revision() == Some(&situation.revision)).count();
     let available = active().filter(|pod| situation.is_available(pod)).count();
     let (replicas, outdated) = (situation.replicas, active().count() - updated);
     let held = || moves.holds.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -94,6 +112,10 @@ fn progressing(situation: &Situation, moves: &Moves) -> Verdict {
     if let Some(reason) = stopped.filter(|_| settled || moves.is_empty() && active().count() >= replicas) {
         return Verdict::no(reason, say(numbers));
     }
+    let asking = moves.holds.iter().any(|hold| matches!(hold, Hold::HookRunning { .. }));
+    if asking && settled && moves.is_empty() {
+        return Verdict::yes(reason::HOOK_RUNNING, say(numbers));
+    }
     if !settled || situation.rolls() && !moves.is_empty() {
         let rolling = outdated > 0 && situation.rolls();
         return Verdict::yes(if rolling { reason::ROLLING_OUT } else { reason::SCALING }, say(numbers));
@@ -104,16 +126,27 @@ fn progressing(situation: &Situation, moves: &Moves) -> Verdict {
     if outdated > 0 {
         return Verdict::no(reason::PARTITION_REACHED, say(numbers));
     }
-    Verdict::no(reason::COMPLETE, numbers)
+    Verdict::no(reason::COMPLETE, say(numbers))
 }
 
 /// The reason for which nothing moves although something is due.
 fn standstill(hold: &Hold) -> Option<&'static str> {
     match hold {
         Hold::PausedByUser => Some(reason::PAUSED_BY_USER),
+        Hold::PausedByStep { .. } => Some(PAUSED_BY_STEP),
+        Hold::HookFailed { rolls_back: true, .. } => Some(reason::ROLLED_BACK),
+        Hold::HookFailed { rolls_back: false, .. } => Some(PAUSED_BY_HOOK),
+        Hold::HookNotPossible { .. } => Some(reason::HOOK_NOT_POSSIBLE),
+        Hold::NotInPlace { .. } => Some(reason::INPLACE_NOT_POSSIBLE),
         Hold::NotInThisVersion(feature) => Some(feature.reason()),
         Hold::Invalid { .. } => Some(reason::INVALID_SPEC),
-        Hold::Partition { .. } | Hold::Budget { .. } | Hold::OnDelete { .. } | Hold::EndedTooSoon { .. } => None,
+        Hold::Partition { .. }
+        | Hold::Budget { .. }
+        | Hold::OnDelete { .. }
+        | Hold::EndedTooSoon { .. }
+        | Hold::HookRunning { .. }
+        | Hold::Step { .. }
+        | Hold::Ignored { .. } => None,
     }
 }
 
@@ -139,18 +172,31 @@ fn available(situation: &Situation) -> Verdict {
 }
 
 fn paused(situation: &Situation) -> Verdict {
-    if situation.spec.update_strategy.paused {
-        Verdict::yes(reason::PAUSED_BY_USER, Hold::PausedByUser.to_string())
-    } else {
-        Verdict::no(reason::NOT_PAUSED, "the rollout is not paused")
+    match situation.standing.stop.as_ref().map(|hold| (standstill(hold), hold)) {
+        Some((Some(reason), hold)) if matches!(hold, Hold::PausedByStep { .. } | Hold::HookFailed { .. }) => {
+            Verdict::yes(reason, hold.to_string())
+        }
+        _ if situation.spec.update_strategy.paused => Verdict::yes(reason::PAUSED_BY_USER, Hold::PausedByUser.to_string()),
+        _ => Verdict::no(reason::NOT_PAUSED, "the rollout is not paused"),
     }
 }
 
 fn degraded(moves: &Moves) -> Verdict {
     let wrong = moves.holds.iter().find_map(|hold| match hold {
-        Hold::NotInThisVersion(feature) => Some(Verdict::yes(feature.reason(), hold.to_string())),
-        Hold::Invalid { .. } => Some(Verdict::yes(reason::INVALID_SPEC, hold.to_string())),
-        Hold::PausedByUser | Hold::Partition { .. } | Hold::Budget { .. } | Hold::OnDelete { .. } | Hold::EndedTooSoon { .. } => None,
+        Hold::NotInThisVersion(_)
+        | Hold::Invalid { .. }
+        | Hold::HookFailed { .. }
+        | Hold::HookNotPossible { .. }
+        | Hold::NotInPlace { .. } => standstill(hold).map(|reason| Verdict::yes(reason, hold.to_string())),
+        Hold::PausedByUser
+        | Hold::Partition { .. }
+        | Hold::Budget { .. }
+        | Hold::OnDelete { .. }
+        | Hold::EndedTooSoon { .. }
+        | Hold::PausedByStep { .. }
+        | Hold::HookRunning { .. }
+        | Hold::Step { .. }
+        | Hold::Ignored { .. } => None,
     });
     wrong.unwrap_or_else(|| Verdict::no(reason::AS_EXPECTED, "nothing is wrong"))
 }

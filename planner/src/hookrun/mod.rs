@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::names::{condition as types, reason};
-use api::tkex::{HookRun, HookRunStatus, Measurement, Metric, MetricResult, Phase, Policy};
+use api::tkex::{HookArgument, HookRun, HookRunSpec, HookRunStatus, HookTemplate, Measurement, Metric, MetricResult, Phase, Policy};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
@@ -74,6 +74,22 @@ pub struct Outcome {
     pub value: Option<String>,
     /// Why.
     pub message: Option<String>,
+}
+
+/// What a run asks that is made from a template: `args` are the asker's, and `given` are those that every asker of its kind offers. The problem names what is missing.
+pub fn question(template: &HookTemplate, args: &[HookArgument], given: &[HookArgument]) -> Result<HookRunSpec, String> {
+    let mut all = template.spec.args.clone();
+    for argument in args.iter().chain(given) {
+        match all.iter_mut().find(|known| known.name == argument.name) {
+            Some(known) => known.value = argument.value.clone().or_else(|| known.value.take()),
+            None => all.push(argument.clone()),
+        }
+    }
+    let metrics = template.spec.metrics.clone();
+    match check::problems(&metrics, &all, check::Of::Run).into_iter().next() {
+        Some(problem) => Err(format!("{} {}", problem.field, problem.text)),
+        None => Ok(HookRunSpec { metrics, args: all, policy: template.spec.policy, terminate: None }),
+    }
 }
 
 /// What to do next. Never fails: what cannot be followed ends the run with an error.

@@ -3,21 +3,27 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::tkex::{GameDeployment, GameDeploymentSpec};
+use api::names::{INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION, READINESS_GATE};
+use api::tkex::{GameDeployment, GameDeploymentSpec, HookRun, HookTemplate};
 use jiff::{SignedDuration, Timestamp};
 use planner::budget::Limits;
 use planner::gamedeployment::{Observed, decide};
+use planner::inplace::Update;
 use planner::manifest::{self, Owner};
-use planner::plan::{Action, Plan};
-use planner::pod::{Phase, PodFacts};
+use planner::plan::{Action, Plan, PodPatch};
+use planner::pod::{Container, Gate, Phase, PodFacts};
 use planner::revision::RevisionFacts;
 use serde_json::{Value, json};
 
 type Status = api::tkex::GameDeploymentStatus;
 
-/// A template, told from others by a number.
+/// A template, told from others by a number. From 4 on it has an environment too, which no pod can be given in place.
 pub(crate) fn template(number: u8) -> Value {
-    json!({ "metadata": { "labels": { "app": "game" } }, "spec": { "containers": [{ "name": "game", "image": format!("game:{number}") }] } })
+    let mut container = json!({ "name": "game", "image": format!("game:{number}") });
+    if number >= 4 {
+        container["env"] = json!([{ "name": "NUMBER", "value": number.to_string() }]);
+    }
+    json!({ "metadata": { "labels": { "app": "game" } }, "spec": { "containers": [container] } })
 }
 
 /// A GameDeployment with this `spec`, over the defaults of the CRD.
@@ -31,6 +37,7 @@ pub(crate) fn game(spec: &Value) -> GameDeployment {
     game.metadata.namespace = Some("play".to_owned());
     game.metadata.uid = Some("uid-game".to_owned());
     game.metadata.generation = Some(1);
+    game.metadata.resource_version = Some("1".to_owned());
     game
 }
 
@@ -39,6 +46,8 @@ pub(crate) struct World {
     pub(crate) game: GameDeployment,
     pub(crate) pods: BTreeMap<String, PodFacts>,
     pub(crate) revisions: BTreeMap<String, RevisionFacts>,
+    pub(crate) hook_runs: BTreeMap<String, HookRun>,
+    pub(crate) hook_templates: Vec<HookTemplate>,
     pub(crate) now: Timestamp,
     version: u64,
 }
@@ -46,7 +55,8 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(spec: &Value) -> Self {
         let now = "2026-11-15T10:00:00Z".parse().unwrap();
-        Self { game: game(spec), pods: BTreeMap::new(), revisions: BTreeMap::new(), now, version: 100 }
+        let (pods, revisions, hook_runs) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { game: game(spec), pods, revisions, hook_runs, hook_templates: Vec::new(), now, version: 100 }
     }
 
     pub(crate) fn observed(&self) -> Observed {
@@ -54,6 +64,8 @@ impl World {
             object: Arc::new(self.game.clone()),
             pods: self.pods.values().cloned().map(Arc::new).collect(),
             revisions: self.revisions.values().cloned().map(Arc::new).collect(),
+            hook_runs: self.hook_runs.values().cloned().map(Arc::new).collect(),
+            hook_templates: self.hook_templates.iter().cloned().map(Arc::new).collect(),
             taken_revision_names: Vec::new(),
             taken_pod_names: Vec::new(),
         }
@@ -69,6 +81,27 @@ impl World {
 
     pub(crate) fn limits(&self) -> Limits {
         Limits::of(&self.game.spec.update_strategy, self.replicas()).unwrap()
+    }
+
+    /// How many pods stay on the stable revision: the partition, or what the steps say.
+    pub(crate) fn partition(&self, status: &Status) -> usize {
+        let steps = self.game.spec.update_strategy.canary.as_ref().map_or(&[][..], |canary| &canary.steps);
+        let index = usize::try_from(status.current_step_index.unwrap_or_default()).unwrap();
+        if steps.is_empty() {
+            return self.limits().partition;
+        }
+        if index >= steps.len() {
+            return 0;
+        }
+        let kept = steps[..=index].iter().rev().find_map(|step| step.partition.as_ref());
+        kept.map_or(self.replicas(), |kept| planner::budget::kept("", kept, self.replicas()).unwrap())
+    }
+
+    /// Every hook that is asked answers.
+    pub(crate) fn answer(&mut self, phase: api::tkex::Phase) {
+        for run in self.hook_runs.values_mut().filter(|run| run.status.is_none()) {
+            run.status = serde_json::from_value(json!({ "phase": phase, "message": "so it is" })).unwrap();
+        }
     }
 
     pub(crate) fn is_available(&self, pod: &PodFacts) -> bool {
@@ -101,9 +134,16 @@ impl World {
         self.ours().filter(|pod| self.fills(pod) && !named(pod) && pod.revision() == Some(revision)).count()
     }
 
+    /// The object has another version from now on.
+    fn touch(&mut self) {
+        self.version += 1;
+        self.game.metadata.resource_version = Some(self.version.to_string());
+    }
+
     /// Changes the spec as a user would.
     pub(crate) fn edit(&mut self, change: impl FnOnce(&mut GameDeploymentSpec)) {
         change(&mut self.game.spec);
+        self.touch();
         self.game.metadata.generation = self.game.metadata.generation.map(|generation| generation + 1);
     }
 
@@ -112,18 +152,16 @@ impl World {
         self.version += 1;
         let version = self.version;
         match action {
-            Action::Measure(_) | Action::DeleteHookRun { .. } => panic!("no game server is measured"),
+            Action::Measure(_) => panic!("no game server is measured"),
+            Action::PatchPod(change) => {
+                if let Some(pod) = self.pods.get_mut(&change.name).filter(|pod| pod.uid == change.uid) {
+                    patch(pod, change);
+                }
+            }
+            Action::Pause { .. } | Action::CreateHookRun(_) | Action::DeleteHookRun { .. } => self.apply_to_rollout(action),
             Action::CreatePod(new) => {
-                let owner = Owner {
-                    api_version: "tkex.tencent.com/v1alpha1".to_owned(),
-                    kind: "GameDeployment".to_owned(),
-                    name: "game".to_owned(),
-                    namespace: "play".to_owned(),
-                    uid: "uid-game".to_owned(),
-                };
-                let body = manifest::pod(&owner, new);
-                let labels = serde_json::from_value(body["metadata"]["labels"].clone()).unwrap();
-                self.pods.entry(new.name.clone()).or_insert_with(|| pod(&new.name, version, labels, self.now));
+                let body = manifest::pod(&owner(), new);
+                self.pods.entry(new.name.clone()).or_insert_with(|| pod(&new.name, version, &body, self.now));
             }
             Action::DeletePod { name, uid, .. } => {
                 if let Some(pod) = self.pods.get_mut(name).filter(|pod| pod.uid == *uid) {
@@ -163,8 +201,30 @@ impl World {
         }
     }
 
+    fn apply_to_rollout(&mut self, action: &Action) {
+        match action {
+            Action::Pause { paused, version } if self.game.metadata.resource_version.as_ref() == Some(version) => {
+                self.edit(|spec| spec.update_strategy.paused = *paused);
+            }
+            Action::CreateHookRun(new) => {
+                let mut run: HookRun = serde_json::from_value(manifest::hook_run(&owner(), new)).unwrap();
+                run.metadata.uid = Some(format!("uid-{}", self.version));
+                self.hook_runs.entry(new.name.clone()).or_insert(run);
+            }
+            Action::DeleteHookRun { name, uid } => {
+                self.hook_runs.retain(|key, run| key != name || run.metadata.uid.as_ref() != Some(uid));
+            }
+            _ => {}
+        }
+    }
+
     /// Records a plan's status.
     pub(crate) fn record(&mut self, plan: &Plan<Status>) {
+        // A status that was decided on an older object is refused.
+        if plan.actions().any(|action| matches!(action, Action::Pause { .. })) {
+            return;
+        }
+        self.touch();
         self.game.status = Some(plan.status.clone());
     }
 
@@ -176,8 +236,9 @@ impl World {
     /// Every pod comes to serve, and deleted ones disappear.
     pub(crate) fn calm(&mut self) {
         let now = self.now;
+        self.answer(api::tkex::Phase::Successful);
         self.pods.retain(|_, pod| !pod.deleting);
-        for pod in self.pods.values_mut().filter(|pod| pod.is_active() && !pod.is_ready()) {
+        for pod in self.pods.values_mut().filter(|pod| pod.is_active()) {
             make_ready(pod, now);
         }
     }
@@ -199,13 +260,31 @@ impl World {
     }
 }
 
-fn pod(name: &str, version: u64, labels: BTreeMap<String, String>, now: Timestamp) -> PodFacts {
+fn owner() -> Owner {
+    Owner {
+        api_version: "tkex.tencent.com/v1alpha1".to_owned(),
+        kind: "GameDeployment".to_owned(),
+        name: "game".to_owned(),
+        namespace: "play".to_owned(),
+        uid: "uid-game".to_owned(),
+    }
+}
+
+/// A pod as the API server would make it.
+pub(crate) fn pod(name: &str, version: u64, body: &Value, now: Timestamp) -> PodFacts {
+    let texts = |part: &str| serde_json::from_value(body["metadata"][part].clone()).unwrap_or_default();
+    let container = |one: &Value| Container {
+        name: one["name"].as_str().unwrap_or_default().to_owned(),
+        image: one["image"].as_str().unwrap_or_default().to_owned(),
+        ..Container::default()
+    };
+    let gated = body["spec"]["readinessGates"].as_array().is_some_and(|gates| gates.contains(&json!({ "conditionType": READINESS_GATE })));
     PodFacts {
         name: name.to_owned(),
         namespace: "play".to_owned(),
         uid: format!("uid-{version}"),
         resource_version: version,
-        labels,
+        labels: texts("labels"),
         controller: Some("uid-game".to_owned()),
         created: now,
         deleting: false,
@@ -215,13 +294,68 @@ fn pod(name: &str, version: u64, labels: BTreeMap<String, String>, now: Timestam
         restarts: 0,
         deletion_cost: 0,
         trouble: None,
+        annotations: texts("annotations"),
+        gate: if gated { Gate::Unset } else { Gate::Absent },
+        containers: body["spec"]["containers"].as_array().into_iter().flatten().map(container).collect(),
+        update: None,
+        is_resizing: false,
+        is_seen_by_node: true,
     }
 }
 
-/// The pod runs and is ready.
+/// Changes a pod as the API server would.
+fn patch(pod: &mut PodFacts, change: &PodPatch) {
+    let body = &change.body;
+    let mut update = pod.update.take().unwrap_or_default();
+    for (key, value) in body["metadata"]["labels"].as_object().into_iter().flatten() {
+        set(&mut pod.labels, key, value);
+    }
+    for (key, value) in body["metadata"]["annotations"].as_object().into_iter().flatten() {
+        match key.as_str() {
+            INPLACE_STATE_ANNOTATION => update.state = Update::read(value.as_str(), None).and_then(|read| read.state),
+            INPLACE_GRACE_ANNOTATION => update.pending = Update::read(None, value.as_str()).and_then(|read| read.pending),
+            _ => set(&mut pod.annotations, key, value),
+        }
+    }
+    pod.update = (*update != Update::default()).then_some(update);
+    for condition in body["status"]["conditions"].as_array().into_iter().flatten() {
+        let since: Timestamp = condition["lastTransitionTime"].as_str().unwrap().parse().unwrap();
+        pod.gate = if condition["status"] == "True" { Gate::Up } else { Gate::Down(since) };
+    }
+    for wanted in body["spec"]["containers"].as_array().into_iter().flatten() {
+        let container = pod.containers.iter_mut().find(|container| wanted["name"] == container.name.as_str()).unwrap();
+        if let Some(image) = wanted["image"].as_str() {
+            image.clone_into(&mut container.image);
+        }
+    }
+}
+
+fn set(texts: &mut BTreeMap<String, String>, key: &str, value: &Value) {
+    match value.as_str() {
+        Some(text) => drop(texts.insert(key.to_owned(), text.to_owned())),
+        None => drop(texts.remove(key)),
+    }
+}
+
+/// The node has its way: containers run the image that they should, and the pod is ready if its gate allows.
 pub(crate) fn make_ready(pod: &mut PodFacts, now: Timestamp) {
     let node = pod.name.bytes().map(u64::from).sum::<u64>() % 3;
     pod.node = Some(format!("node-{node}"));
     pod.phase = Phase::Running;
-    pod.ready_since = Some(now);
+    for container in &mut pod.containers {
+        if container.running && container.actual_image != container.image {
+            container.restarts += 1;
+            // Readiness was lost in between.
+            pod.ready_since = None;
+        }
+        container.actual_image.clone_from(&container.image);
+        container.image_id = format!("sha256:{}", container.image);
+        container.running = true;
+        container.ready = true;
+        container.started = Some(now);
+    }
+    match pod.gate {
+        Gate::Up | Gate::Absent => drop(pod.ready_since.get_or_insert(now)),
+        Gate::Unset | Gate::Down(_) => pod.ready_since = None,
+    }
 }

@@ -1,0 +1,285 @@
+//! Updates in place on fake nodes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use e2e::{Game, Place, Scene, Suite, watch_pods};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use crate::gamedeployment::{audited, counts, row};
+
+pub(crate) fn add(suite: &Arc<Suite>) {
+    let fake = Place::Fake;
+    suite.sharing(fake, "inplace::the_walk_through_in_place_comes_out_as_written", the_walk_through_comes_out_as_written);
+    suite.sharing(fake, "inplace::three_writes_a_pod_and_no_more", three_writes_a_pod_and_no_more);
+    suite.sharing(fake, "inplace::a_rollback_in_the_grace_restarts_nothing", a_rollback_in_the_grace_restarts_nothing);
+    suite.sharing(fake, "inplace::a_new_template_in_the_grace_is_what_runs", a_new_template_in_the_grace_is_what_runs);
+    suite.sharing(fake, "inplace::what_cannot_change_in_place_holds_or_is_replaced", what_cannot_change_holds_or_is_replaced);
+    suite.sharing(fake, "inplace::an_image_that_cannot_be_pulled_is_mended", an_image_that_cannot_be_pulled_is_mended);
+    suite.sharing(fake, "inplace::pods_without_the_gate_are_updated_all_the_same", pods_without_the_gate_are_updated_all_the_same);
+    suite.sharing(fake, "inplace::a_gate_that_is_flipped_by_hand_is_set_right", a_gate_that_is_flipped_by_hand_is_set_right);
+    suite.sharing(fake, "inplace::only_changed_containers_restart_and_in_order", only_changed_containers_restart_and_in_order);
+    suite.sharing(fake, "inplace::labels_and_annotations_change_without_a_restart", labels_and_annotations_change_without_a_restart);
+    suite.sharing(fake, "inplace::images_change_under_running_containers", images_change_under_running_containers);
+}
+
+/// A file of examples/tkex, changed by a merge patch of its spec.
+pub(crate) fn example(file: &str, change: &Value) -> Result<Value> {
+    let path = format!("{}/../examples/tkex/{file}", env!("CARGO_MANIFEST_DIR"));
+    let mut object: Value = serde_saphyr::from_str(&std::fs::read_to_string(path)?)?;
+    e2e::merge(&mut object, &json!({ "spec": change }));
+    Ok(object)
+}
+
+/// How many pods have had this many restarts, by the restarts of their first container.
+pub(crate) fn restarts(pods: &[Pod]) -> BTreeMap<i32, usize> {
+    let mut all = BTreeMap::new();
+    for pod in pods {
+        let first = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref()?.first());
+        *all.entry(first.map_or(-1, |container| container.restart_count)).or_insert(0) += 1;
+    }
+    all
+}
+
+fn uids(pods: &[Pod]) -> Vec<String> {
+    let mut uids: Vec<String> = pods.iter().filter_map(ResourceExt::uid).collect();
+    uids.sort();
+    uids
+}
+
+fn in_place(replicas: i32, grace: i32) -> Value {
+    json!({
+        "replicas": replicas,
+        "updateStrategy": { "type": "InplaceUpdate", "maxUnavailable": 2, "inPlaceUpdateStrategy": { "gracePeriodSeconds": grace } },
+    })
+}
+
+async fn the_walk_through_comes_out_as_written(scene: Arc<Scene>) -> Result<()> {
+    scene
+        .apply(&example("inplace-update.yaml", &json!({ "updateStrategy": { "inPlaceUpdateStrategy": { "gracePeriodSeconds": 2 } } }))?)?;
+    let game = Game::named(&scene, "test-gamedeployment");
+    game.until_rest("Complete").await?;
+    ensure!(row(&scene)? == ["test-gamedeployment", "8", "8", "8", "8", "8"], "{:?}", row(&scene)?);
+    let before = game.pods().await?;
+    let seen = watch_pods(&scene.pods(), "app=test-gamedeployment").await?;
+    let patch = r#"[{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value":"python:latest"}]"#;
+    scene.kubectl(&["patch", "gamedeployment", "test-gamedeployment", "--type=json", "-p", patch])?;
+    game.until_rest("PartitionReached").await?;
+    ensure!(row(&scene)? == ["test-gamedeployment", "8", "5", "5", "8", "8"], "{:?}", row(&scene)?);
+    let pods = game.pods().await?;
+    ensure!(uids(&pods) == uids(&before), "pods were replaced");
+    ensure!(restarts(&pods) == BTreeMap::from([(0, 3), (1, 5)]), "{:?}", restarts(&pods));
+    ensure!(game.images().await? == counts(&[("python:3.5", 3), ("python:latest", 5)]), "{:?}", game.images().await?);
+    ensure!(seen().fewest_ready >= 6, "more than two were out of service");
+    game.patch(json!({ "spec": { "updateStrategy": { "partition": 0 } } })).await?;
+    game.until_rest("Complete").await?;
+    ensure!(restarts(&game.pods().await?) == BTreeMap::from([(1, 8)]), "{:?}", restarts(&game.pods().await?));
+    let told = scene.kubectl(&["describe", "gamedeployment", "test-gamedeployment"])?;
+    ensure!(told.contains("SuccessfulUpdatePodInPlace") && told.contains("successfully update pod test-gamedeployment-"), "{told}");
+    Ok(())
+}
+
+async fn three_writes_a_pod_and_no_more(scene: Arc<Scene>) -> Result<()> {
+    let game = Game::apply(&scene, "exact", &in_place(6, 0))?;
+    game.until_rest("Complete").await?;
+    game.set_image("game:2").await?;
+    game.until_rest("Complete").await?;
+    let count = |subresource: &str, verb: &str| audited(&scene, "pods", subresource, verb);
+    crate::cleanup::eventually("18 writes of status", || count("status", "patch") >= 18).await?;
+    let seen = (count("", "create"), count("", "patch"), count("status", "patch"), count("", "get"), count("", "delete"));
+    ensure!(seen == (6, 6, 18, 0, 0), "creates, patches, patches of status, gets and deletes: {seen:?}");
+    Ok(())
+}
+
+/// Waits until this many pods are out of service.
+async fn until_drained(game: &Game, count: i64) -> Result<()> {
+    game.until(&format!("{count} drained"), |status| {
+        status["readyReplicas"].as_i64() == status["replicas"].as_i64().map(|all| all - count) && status["updatedReplicas"] == count
+    })
+    .await?;
+    Ok(())
+}
+
+async fn a_rollback_in_the_grace_restarts_nothing(scene: Arc<Scene>) -> Result<()> {
+    let game = Game::apply(&scene, "back", &in_place(4, 600))?;
+    let first = game.until_rest("Complete").await?["updateRevision"].clone();
+    game.set_image("game:2").await?;
+    until_drained(&game, 2).await?;
+    game.set_image("game:1").await?;
+    let status = game.until_rest("Complete").await?;
+    ensure!(status["updateRevision"] == first && status["currentRevision"] == first, "{status}");
+    Game::expect_counts(&status, 4, 4, 4)?;
+    let pods = game.pods().await?;
+    ensure!(restarts(&pods) == BTreeMap::from([(0, 4)]), "{:?}", restarts(&pods));
+    ensure!(pods.iter().all(|pod| !pod.annotations().contains_key("inplace-update-grace")), "a grace is left behind");
+    Ok(())
+}
+
+async fn a_new_template_in_the_grace_is_what_runs(scene: Arc<Scene>) -> Result<()> {
+    let game = Game::apply(&scene, "again", &in_place(4, 4))?;
+    game.until_rest("Complete").await?;
+    game.set_image("game:2").await?;
+    until_drained(&game, 2).await?;
+    game.set_image("game:3").await?;
+    game.until_rest("Complete").await?;
+    ensure!(game.images().await? == counts(&[("game:3", 4)]), "{:?}", game.images().await?);
+    ensure!(restarts(&game.pods().await?) == BTreeMap::from([(1, 4)]), "{:?}", restarts(&game.pods().await?));
+    Ok(())
+}
+
+async fn what_cannot_change_holds_or_is_replaced(scene: Arc<Scene>) -> Result<()> {
+    let game = Game::apply(&scene, "env", &in_place(3, 0))?;
+    game.until_rest("Complete").await?;
+    let before = game.pods().await?;
+    let container = json!({ "name": "game", "image": "game:2", "env": [{ "name": "MODE", "value": "hard" }] });
+    game.patch(json!({ "spec": { "template": { "spec": { "containers": [container] } } } })).await?;
+    let said = game.until_condition("Degraded", "True", "InPlaceNotPossible").await?;
+    ensure!(said.contains("template.spec.containers[0].env") && said.contains("whenNotPossible"), "{said}");
+    ensure!(uids(&game.pods().await?) == uids(&before) && restarts(&game.pods().await?) == BTreeMap::from([(0, 3)]), "pods were touched");
+    // Scaling is not affected.
+    scene.kubectl(&["scale", "gd/env", "--replicas=5"])?;
+    let status = game.until("scaled", |status| status["readyReplicas"] == 5).await?;
+    ensure!(status["updatedReplicas"] == 2, "{status}");
+    game.patch(json!({ "spec": { "updateStrategy": { "inPlaceUpdateStrategy": { "whenNotPossible": "Recreate" } } } })).await?;
+    game.until_rest("Complete").await?;
+    ensure!(game.images().await? == counts(&[("game:2", 5)]), "{:?}", game.images().await?);
+    game.until_condition("Degraded", "False", "AsExpected").await?;
+    Ok(())
+}
+
+async fn an_image_that_cannot_be_pulled_is_mended(scene: Arc<Scene>) -> Result<()> {
+    let mut spec = in_place(6, 0);
+    spec["template"] = json!({ "metadata": { "annotations": { "localkube/pull-failure": "game:2,game:4" } } });
+    let game = Game::apply(&scene, "broken", &spec)?;
+    game.until_rest("Complete").await?;
+    let pulls = |pods: &[Pod], image: &str| {
+        pods.iter().filter(|pod| pod.spec.as_ref().is_some_and(|spec| spec.containers[0].image.as_deref() == Some(image))).count()
+    };
+    game.set_image("game:2").await?;
+    game.until("two that cannot be pulled", |status| {
+        status["readyReplicas"] == 4 && status["conditions"].to_string().contains("ErrImagePull")
+    })
+    .await?;
+    ensure!(pulls(&game.pods().await?, "game:2") == 2, "{:?}", game.images().await?);
+    // A new template mends it.
+    game.set_image("game:3").await?;
+    let status = game.until_rest("Complete").await?;
+    Game::expect_counts(&status, 6, 6, 6)?;
+    // So does going back.
+    game.set_image("game:4").await?;
+    game.until("two that cannot be pulled", |status| status["readyReplicas"] == 4).await?;
+    game.set_image("game:3").await?;
+    game.until_rest("Complete").await?;
+    ensure!(game.images().await? == counts(&[("game:3", 6)]), "{:?}", game.images().await?);
+    Ok(())
+}
+
+async fn pods_without_the_gate_are_updated_all_the_same(scene: Arc<Scene>) -> Result<()> {
+    let game = Game::apply(&scene, "gateless", &json!({ "replicas": 3, "updateStrategy": { "maxUnavailable": 1 } }))?;
+    game.until_rest("Complete").await?;
+    let before = game.pods().await?;
+    ensure!(before.iter().all(|pod| pod.spec.as_ref().is_some_and(|spec| spec.readiness_gates.is_none())), "a gate for RollingUpdate");
+    game.patch(json!({ "spec": { "updateStrategy": { "type": "InplaceUpdate" } } })).await?;
+    let seen = watch_pods(&scene.pods(), "app=gateless").await?;
+    game.set_image("game:2").await?;
+    game.until_rest("Complete").await?;
+    let pods = game.pods().await?;
+    ensure!(uids(&pods) == uids(&before) && restarts(&pods) == BTreeMap::from([(1, 3)]), "{:?}", restarts(&pods));
+    ensure!(seen().fewest_ready >= 2, "more than one was out of service");
+    let told = || scene.kubectl(&["get", "events"]).is_ok_and(|events| events.contains("UpdatedWithoutReadinessGate"));
+    crate::cleanup::eventually("nobody is warned", told).await
+}
+
+async fn a_gate_that_is_flipped_by_hand_is_set_right(scene: Arc<Scene>) -> Result<()> {
+    let game = Game::apply(&scene, "flip", &in_place(2, 600))?;
+    game.until_rest("Complete").await?;
+    let flip = |name: &str, status: &str| {
+        let patch = json!({ "status": { "conditions": [{ "type": "InPlaceUpdateReady", "status": status }] } }).to_string();
+        scene.kubectl(&["patch", "pod", name, "--subresource=status", "--type=strategic", "-p", &patch])
+    };
+    let pod = game.pods().await?.first().context("no pod")?.name_any();
+    flip(&pod, "False")?;
+    let gate = |pod: &Pod| {
+        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        conditions.filter(|one| one.type_ == "InPlaceUpdateReady").map(|one| one.status.clone()).next()
+    };
+    e2e::until(&scene.pods(), &pod, "back", |pod| pod.and_then(gate).as_deref() == Some("True")).await?;
+    // In its grace a pod that somebody lets serve is taken out again, and its grace begins anew.
+    game.set_image("game:2").await?;
+    until_drained(&game, 2).await?;
+    flip(&pod, "True")?;
+    e2e::until(&scene.pods(), &pod, "out again", |pod| pod.and_then(gate).as_deref() == Some("False")).await?;
+    ensure!(restarts(&game.pods().await?) == BTreeMap::from([(0, 2)]), "restarted while it served");
+    Ok(())
+}
+
+async fn only_changed_containers_restart_and_in_order(scene: Arc<Scene>) -> Result<()> {
+    let containers = |side: &str, first: &str, second: &str| json!([{ "name": "side", "image": side }, { "name": "first", "image": first }, { "name": "second", "image": second }]);
+    let mut spec = in_place(2, 0);
+    spec["updateStrategy"]["inPlaceUpdateStrategy"]["policy"] = json!("OrderedReady");
+    spec["template"] = json!({ "spec": { "containers": containers("side:1", "first:1", "second:1") } });
+    let game = Game::apply(&scene, "several", &spec)?;
+    game.until_rest("Complete").await?;
+    game.patch(json!({ "spec": { "template": { "spec": { "containers": containers("side:1", "first:2", "second:2") } } } })).await?;
+    game.until_rest("Complete").await?;
+    for pod in game.pods().await? {
+        let statuses = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
+        let restarts: Vec<i32> = statuses.iter().map(|status| status.restart_count).collect();
+        ensure!(restarts == [0, 1, 1], "{restarts:?}");
+        let started =
+            |index: usize| statuses.get(index).and_then(|status| Some(status.state.as_ref()?.running.as_ref()?.started_at.clone()?.0));
+        ensure!(started(1) < started(2), "the second did not wait for the first: {:?} {:?}", started(1), started(2));
+    }
+    Ok(())
+}
+
+async fn labels_and_annotations_change_without_a_restart(scene: Arc<Scene>) -> Result<()> {
+    let mut spec = in_place(2, 600);
+    spec["template"] = json!({ "metadata": { "labels": { "tier": "one", "old": "yes" } } });
+    let game = Game::apply(&scene, "words", &spec)?;
+    game.until_rest("Complete").await?;
+    let metadata = json!({ "labels": { "tier": "two", "old": null }, "annotations": { "note": "new" } });
+    game.patch(json!({ "spec": { "template": { "metadata": metadata } } })).await?;
+    game.until_rest("Complete").await?;
+    let pods = game.pods().await?;
+    for pod in &pods {
+        let labels = pod.labels();
+        ensure!(labels.get("tier").is_some_and(|tier| tier == "two") && !labels.contains_key("old"), "{labels:?}");
+        ensure!(pod.annotations().get("note").is_some_and(|note| note == "new"), "{:?}", pod.annotations());
+    }
+    ensure!(restarts(&pods) == BTreeMap::from([(0, 2)]), "{:?}", restarts(&pods));
+    Ok(())
+}
+
+async fn images_change_under_running_containers(scene: Arc<Scene>) -> Result<()> {
+    scene.apply(&example("hotpatch-update.yaml", &json!({}))?)?;
+    let game = Game::named(&scene, "test-gamedeployment");
+    game.until_rest("Complete").await?;
+    let patch = r#"[{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value":"main:v2"}]"#;
+    scene.kubectl(&["patch", "gamedeployment", "test-gamedeployment", "--type=json", "-p", patch])?;
+    game.until_rest("PartitionReached").await?;
+    ensure!(row(&scene)? == ["test-gamedeployment", "8", "5", "5", "8", "8"], "{:?}", row(&scene)?);
+    let all_run = |pods: &[Pod]| {
+        let runs = pods.iter().filter(|pod| {
+            let status = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref()?.first());
+            status.is_some_and(|status| status.image == "main:v2")
+        });
+        runs.count() == 5
+    };
+    let mut pods = game.pods().await?;
+    while !all_run(&pods) {
+        pods = game.pods().await?;
+    }
+    ensure!(restarts(&pods) == BTreeMap::from([(0, 8)]), "{:?}", restarts(&pods));
+    let patched = pods.iter().filter(|pod| pod.annotations().get("io.kubernetes.hotpatch.container").is_some_and(|value| value == "true"));
+    for pod in patched {
+        let state: Value = serde_json::from_str(pod.annotations().get("hotpatch-update-state").context("no state")?)?;
+        ensure!(state["lastContainerStatuses"]["main"]["imageID"] == "sha256:main:v1" && state["revision"].is_string(), "{state}");
+    }
+    let told = scene.kubectl(&["describe", "gamedeployment", "test-gamedeployment"])?;
+    ensure!(told.contains("SuccessfulUpdatePodHotPatch") && told.contains(" hot-patch"), "{told}");
+    Ok(())
+}

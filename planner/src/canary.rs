@@ -1,0 +1,345 @@
+//! Rollouts in steps: where a rollout stands, and whether it may go on.
+//!
+//! What is remembered is in status; what people are shown and can change is `spec.updateStrategy.paused`. A pause that the operator makes begins with writing `paused`, and
+//! only when that is seen is it noted in `pauseConditions`; it ends when `paused` is seen to be false. So a crash at any moment neither loses a pause nor takes it for a
+//! person's, and what a person paused stays paused.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::names::{PAUSED_BY_HOOK, PAUSED_BY_STEP, RUN_REVISION_LABEL, RUN_STEP_LABEL, RUN_TYPE_CANARY, RUN_TYPE_LABEL, event};
+use api::tkex::{HookRun, HookRunSpec, HookStep, HookTemplate, OnFailure, PauseCondition, Phase, Step};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::budget;
+use crate::plan::{Action, Hold, NewHookRun, Note};
+
+/// What was remembered of a rollout.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// The revision that was rolled out.
+    pub revision: String,
+    /// The step that was under way.
+    pub index: Option<usize>,
+    /// The steps that the index counts.
+    pub hash: Option<String>,
+    /// Why the rollout paused by itself.
+    pub pauses: Vec<PauseCondition>,
+    /// The HookRun of the step.
+    pub hook_run: Option<String>,
+}
+
+/// What steps are decided from.
+#[derive(Debug)]
+pub struct Rollout<'a> {
+    /// The steps.
+    pub steps: &'a [Step],
+    /// How many pods are wanted.
+    pub replicas: usize,
+    /// How many pods are updated and available.
+    pub updated: usize,
+    /// `spec.updateStrategy.paused`.
+    pub paused: bool,
+    /// The version of the object.
+    pub version: &'a str,
+    /// The revision of the template.
+    pub update: &'a str,
+    /// Whether there is anything to roll out: the template is not the stable one.
+    pub is_due: bool,
+    /// What was remembered.
+    pub memory: Memory,
+    /// HookRuns of the object.
+    pub runs: &'a [Arc<HookRun>],
+    /// HookTemplates of the namespace that steps name.
+    pub templates: &'a [Arc<HookTemplate>],
+    /// The moment.
+    pub now: Timestamp,
+}
+
+/// Where a rollout stands.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Standing {
+    /// How many pods stay on the stable revision; none if the steps say nothing about it.
+    pub partition: Option<usize>,
+    /// What is to be remembered.
+    pub memory: Memory,
+    /// What to write.
+    pub actions: Vec<Action>,
+    /// HookRuns that nobody needs any more.
+    pub leftovers: Vec<Action>,
+    /// Why the rollout stands still.
+    pub stop: Option<Hold>,
+    /// Whether updated pods return to the stable revision.
+    pub retreats: bool,
+    /// What else is waited for.
+    pub holds: Vec<Hold>,
+    /// What is worth telling.
+    pub notes: Vec<Note>,
+    /// When something becomes due by itself.
+    pub wake: Option<Timestamp>,
+    /// The step that the status tells already. A pause begins only there: seen without it, it would be taken for a person's.
+    recorded: Option<usize>,
+}
+
+/// Whether a step is done.
+enum Passed {
+    Yes,
+    No,
+}
+
+/// Works out where a rollout stands.
+#[must_use]
+pub fn stand(rollout: &Rollout) -> Standing {
+    let hash = (!rollout.steps.is_empty()).then(|| hash(rollout.steps));
+    let memory = &rollout.memory;
+    let is_same_rollout = memory.revision == rollout.update && is_same(memory.hash.as_deref(), hash.as_deref());
+    let goes_on = rollout.is_due && is_same_rollout;
+    let mut standing = Standing { memory: memory.clone(), ..Standing::default() };
+    if !goes_on && rollout.paused && !memory.pauses.is_empty() {
+        // The pause was ours and what it was for is gone. Nothing is forgotten before that is written.
+        standing.actions.push(rollout.pause(false));
+        standing.stop = Some(Hold::PausedByUser);
+        return standing;
+    }
+    let index = match (rollout.is_due, goes_on) {
+        (false, _) => rollout.steps.len(),
+        (true, true) => memory.index.unwrap_or_default().min(rollout.steps.len()),
+        (true, false) => 0,
+    };
+    standing.recorded = memory.index.filter(|_| goes_on);
+    standing.memory = Memory {
+        revision: rollout.update.to_owned(),
+        index: hash.as_ref().map(|_| index),
+        hash,
+        pauses: if goes_on { memory.pauses.clone() } else { Vec::new() },
+        hook_run: memory.hook_run.clone().filter(|_| goes_on),
+    };
+    if rollout.paused && standing.memory.pauses.is_empty() {
+        standing.stop = Some(Hold::PausedByUser);
+    }
+    rollout.walk(index, &mut standing);
+    standing.partition = rollout.partition(&mut standing);
+    standing.leftovers = rollout.leftovers(standing.memory.hook_run.as_deref());
+    standing
+}
+
+/// Steps of which only their hash is known are the same if it is; a hash that is not of our making counts as the same.
+fn is_same(remembered: Option<&str>, ours: Option<&str>) -> bool {
+    match (remembered, ours) {
+        (None, None) => true,
+        (Some(remembered), Some(ours)) => remembered == ours || !remembered.starts_with(HASH_MARK),
+        (Some(_), None) | (None, Some(_)) => false,
+    }
+}
+
+/// Hashes of the original never begin so.
+const HASH_MARK: &str = "s";
+
+/// Tells steps from other steps.
+fn hash(steps: &[Step]) -> String {
+    let text = serde_json::to_string(steps).unwrap_or_default();
+    let sum = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    format!("{HASH_MARK}{sum:08x}")
+}
+
+impl Rollout<'_> {
+    fn pause(&self, paused: bool) -> Action {
+        Action::Pause { paused, version: self.version.to_owned() }
+    }
+
+    /// Goes as far as the steps let it.
+    fn walk(&self, from: usize, standing: &mut Standing) {
+        let mut index = from;
+        while let Some(step) = self.steps.get(index) {
+            let passed = match (&step.partition, &step.pause, &step.hook) {
+                (Some(_), _, _) => self.partition_step(index, standing),
+                (None, Some(pause), _) => self.pause_step(index, pause.duration, standing),
+                (None, None, Some(hook)) => self.hook_step(index, step, hook, standing),
+                (None, None, None) => Passed::Yes,
+            };
+            match passed {
+                Passed::No => break,
+                Passed::Yes => {
+                    index += 1;
+                    standing.memory.pauses.clear();
+                    standing.memory.hook_run = None;
+                    standing.memory.index = Some(index);
+                    let message = format!("Set Step Index to {index}");
+                    standing.notes.push(Note { warning: false, reason: event::SET_STEP_INDEX, message });
+                }
+            }
+        }
+    }
+
+    /// How many pods a partition keeps.
+    fn kept(&self, index: usize) -> Result<Option<usize>, Hold> {
+        let Some(partition) = self.steps.get(index).and_then(|step| step.partition.as_ref()) else { return Ok(None) };
+        let field = format!("canary.steps[{index}].partition");
+        budget::kept(&field, partition, self.replicas).map(Some)
+    }
+
+    fn partition_step(&self, index: usize, standing: &mut Standing) -> Passed {
+        let kept = match self.kept(index) {
+            Ok(kept) => kept.unwrap_or_default(),
+            Err(invalid) => {
+                standing.stop = Some(invalid);
+                return Passed::No;
+            }
+        };
+        let wanted = self.replicas.saturating_sub(kept);
+        if self.updated >= wanted && standing.stop.is_none() {
+            return Passed::Yes;
+        }
+        standing.holds.push(Hold::Step { step: index, of: self.steps.len(), wanted });
+        Passed::No
+    }
+
+    fn pause_step(&self, index: usize, duration: Option<i32>, standing: &mut Standing) -> Passed {
+        if duration == Some(0) {
+            return Passed::Yes;
+        }
+        let begun = standing.memory.pauses.iter().find(|pause| pause.reason == PAUSED_BY_STEP).map(|pause| pause.start_time.0);
+        let end = |begun: Timestamp| {
+            let seconds = duration.map(|seconds| SignedDuration::from_secs(seconds.into()));
+            seconds.map(|seconds| begun.checked_add(seconds).unwrap_or(Timestamp::MAX))
+        };
+        match begun {
+            Some(_) if !self.paused => return Passed::Yes,
+            Some(begun) => {
+                let until = end(begun);
+                if until.is_some_and(|until| until <= self.now) {
+                    standing.actions.push(self.pause(false));
+                }
+                standing.wake = until.filter(|until| *until > self.now);
+                standing.stop = Some(Hold::PausedByStep { step: index, until });
+            }
+            None if self.paused => {
+                standing.memory.pauses = vec![PauseCondition { reason: PAUSED_BY_STEP.to_owned(), start_time: Time(self.now) }];
+                standing.wake = end(self.now);
+                standing.stop = Some(Hold::PausedByStep { step: index, until: standing.wake });
+            }
+            None => {
+                standing.actions.extend((standing.recorded == Some(index)).then(|| self.pause(true)));
+                standing.stop = Some(Hold::PausedByStep { step: index, until: None });
+            }
+        }
+        Passed::No
+    }
+
+    fn hook_step(&self, index: usize, step: &Step, hook: &HookStep, standing: &mut Standing) -> Passed {
+        let is_paused_by_it = standing.memory.pauses.iter().any(|pause| pause.reason == PAUSED_BY_HOOK);
+        if is_paused_by_it && !self.paused {
+            return Passed::Yes;
+        }
+        let Some(run) = self.run(index, hook, standing) else { return Passed::No };
+        let name = run.metadata.name.clone().unwrap_or_default();
+        let (phase, message) = run.status.as_ref().map_or((None, None), |status| (status.phase, status.message.clone()));
+        match phase.filter(|phase| phase.is_final()) {
+            None if is_paused_by_it => {}
+            None => {
+                standing.holds.push(Hold::HookRunning { step: index, run: name });
+                return Passed::No;
+            }
+            Some(Phase::Successful) => return Passed::Yes,
+            Some(_) => {}
+        }
+        if !self.paused {
+            standing.actions.extend((standing.recorded == Some(index)).then(|| self.pause(true)));
+        } else if !is_paused_by_it {
+            standing.memory.pauses = vec![PauseCondition { reason: PAUSED_BY_HOOK.to_owned(), start_time: Time(self.now) }];
+        }
+        let rolls_back = step.on_failure == Some(OnFailure::Rollback);
+        let message = message.unwrap_or_else(|| phase.map_or_else(String::new, |phase| crate::hookrun::word(phase).to_owned()));
+        let hold = Hold::HookFailed { step: index, run: name, message, rolls_back };
+        // Going back is what the person asked for in this case: the pause holds only the way forward.
+        standing.retreats = rolls_back && self.paused;
+        standing.stop = Some(hold);
+        Passed::No
+    }
+
+    /// The HookRun of a step; creates it if it is missing.
+    fn run(&self, index: usize, hook: &HookStep, standing: &mut Standing) -> Option<&Arc<HookRun>> {
+        let named = |name: &str| self.runs.iter().find(|run| run.metadata.name.as_deref() == Some(name));
+        let base = format!("{}-{index}-{}", self.update, hook.template_name);
+        if let Some(run) = standing.memory.hook_run.as_deref().and_then(named) {
+            return Some(run);
+        }
+        let spec = match self.question(hook) {
+            Ok(spec) => spec,
+            Err(problem) => {
+                standing.holds.push(Hold::HookNotPossible { step: index, problem });
+                return None;
+            }
+        };
+        // One that an operator created just before it died.
+        let is_it = |run: &&Arc<HookRun>| self.is_of_step(run, index) && !is_final(run) && run.spec == spec;
+        if let Some(run) = self.runs.iter().find(is_it) {
+            standing.memory.hook_run.clone_from(&run.metadata.name);
+            return Some(run);
+        }
+        let mut names = std::iter::once(base.clone()).chain((1..).map(|number| format!("{base}.{number}")));
+        let name = names.find(|name| named(name).is_none())?;
+        let labels = BTreeMap::from([
+            (RUN_REVISION_LABEL.to_owned(), self.update.to_owned()),
+            (RUN_TYPE_LABEL.to_owned(), RUN_TYPE_CANARY.to_owned()),
+            (RUN_STEP_LABEL.to_owned(), index.to_string()),
+        ]);
+        standing.memory.hook_run = Some(name.clone());
+        standing.holds.push(Hold::HookRunning { step: index, run: name.clone() });
+        standing.actions.push(Action::CreateHookRun(NewHookRun { name, labels, spec }));
+        None
+    }
+
+    /// What a step asks.
+    fn question(&self, hook: &HookStep) -> Result<HookRunSpec, String> {
+        let name = &hook.template_name;
+        let template = self.templates.iter().find(|template| template.metadata.name.as_ref() == Some(name));
+        let template = template.ok_or_else(|| format!("HookTemplate {name} does not exist; create it, and the rollout goes on"))?;
+        crate::hookrun::question(template, &hook.args, &[]).map_err(|problem| format!("HookTemplate {name}: {problem}"))
+    }
+
+    fn is_of_step(&self, run: &HookRun, index: usize) -> bool {
+        label(run, RUN_REVISION_LABEL) == Some(self.update) && label(run, RUN_STEP_LABEL) == Some(&index.to_string()) && is_of_canary(run)
+    }
+
+    /// HookRuns of steps that nobody needs: of other revisions, and those that still ask for a step that is over.
+    fn leftovers(&self, current: Option<&str>) -> Vec<Action> {
+        let is_left = |run: &&Arc<HookRun>| {
+            is_of_canary(run)
+                && run.metadata.name.as_deref() != current
+                && run.metadata.deletion_timestamp.is_none()
+                && (label(run, RUN_REVISION_LABEL) != Some(self.update) || !is_final(run))
+        };
+        let identity = |run: &Arc<HookRun>| (run.metadata.name.clone().unwrap_or_default(), run.metadata.uid.clone().unwrap_or_default());
+        self.runs.iter().filter(is_left).map(identity).map(|(name, uid)| Action::DeleteHookRun { name, uid }).collect()
+    }
+
+    /// How many pods the steps keep on the stable revision.
+    fn partition(&self, standing: &mut Standing) -> Option<usize> {
+        let index = standing.memory.index?;
+        if index >= self.steps.len() {
+            return Some(0);
+        }
+        for step in (0..=index).rev() {
+            match self.kept(step) {
+                Ok(Some(kept)) => return Some(kept),
+                Ok(None) => {}
+                Err(invalid) => standing.stop = Some(invalid),
+            }
+        }
+        Some(self.replicas)
+    }
+}
+
+fn label<'r>(run: &'r HookRun, key: &str) -> Option<&'r str> {
+    run.metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+fn is_of_canary(run: &HookRun) -> bool {
+    label(run, RUN_TYPE_LABEL) == Some(RUN_TYPE_CANARY)
+}
+
+fn is_final(run: &HookRun) -> bool {
+    run.status.as_ref().and_then(|status| status.phase).is_some_and(Phase::is_final)
+}

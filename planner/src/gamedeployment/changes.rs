@@ -1,0 +1,124 @@
+//! Pods that stay and change.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::names::event;
+use api::tkex::{ContainerOrder, InPlace, UpdateType, WhenNotPossible};
+
+use super::situation::{Situation, Target};
+use crate::inplace::{self, Difference, Progress};
+use crate::plan::{Action, Note};
+use crate::pod::{Gate, PodFacts};
+
+/// Writes to pods that stay.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// Pods that leave their services or may serve again.
+    pub(super) upkeep: Vec<Action>,
+    /// Pods that get other requests and limits.
+    pub(super) resizes: Vec<Action>,
+    /// Pods that get other images, labels or annotations.
+    pub(super) restarts: Vec<Action>,
+    /// What is worth telling.
+    pub(super) notes: Vec<Note>,
+    /// Where templates of other revisions differ too much, by the revision of the pod and the one it should have.
+    obstacles: BTreeMap<(String, String), Vec<String>>,
+}
+
+/// How a pod gets to another revision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// Another pod takes its place.
+    Recreate,
+    /// It changes.
+    Stay,
+    /// Not at all.
+    Hold,
+}
+
+impl Changes {
+    /// How a pod gets to another revision.
+    pub(super) fn manner(&mut self, situation: &Situation, pod: &PodFacts, target: &Target) -> Manner {
+        if !situation.stays() {
+            return Manner::Recreate;
+        }
+        if self.obstacles(situation, pod, target).is_empty() {
+            return Manner::Stay;
+        }
+        match settings(situation).when_not_possible.unwrap_or(WhenNotPossible::Hold) {
+            WhenNotPossible::Hold => Manner::Hold,
+            WhenNotPossible::Recreate => Manner::Recreate,
+        }
+    }
+
+    /// What stands in the way of changing a pod where it is.
+    pub(super) fn obstacles(&mut self, situation: &Situation, pod: &PodFacts, target: &Target) -> &[String] {
+        let revision = pod.revision().unwrap_or_default();
+        self.obstacles.entry((revision.to_owned(), target.name.clone())).or_insert_with(|| match situation.template(revision) {
+            Some(template) => inplace::obstacles(template, &target.template),
+            None => vec!["the template that the pod was made from is not known".to_owned()],
+        })
+    }
+
+    /// Begins to change a pod.
+    pub(super) fn start(&mut self, situation: &Situation, pod: &PodFacts, revision: &str) {
+        let difference = difference(situation, pod, revision);
+        let now = situation.now;
+        if situation.spec.update_strategy.kind == UpdateType::HotPatchUpdate {
+            self.restarts.push(Action::PatchPod(inplace::hot_patch(pod, revision, &difference, now)));
+            return;
+        }
+        let restarts = !difference.images.is_empty() || difference.resize_restarts;
+        if restarts && pod.gate == Gate::Absent {
+            let message =
+                format!("pod {} has no readiness gate {}: its containers restart while it serves", pod.name, api::names::READINESS_GATE);
+            self.notes.push(Note { warning: true, reason: event::WITHOUT_GATE, message });
+        }
+        // A pod that is out of its services is resized when it is changed.
+        if !difference.resources.is_empty() && (!restarts || pod.gate == Gate::Absent) {
+            self.resizes.push(Action::PatchPod(inplace::resize(pod, &difference)));
+        }
+        let grace = settings(situation).grace_period_seconds.unwrap_or_default().into();
+        let patch = Action::PatchPod(inplace::start(pod, revision, &difference, grace, now));
+        self.restarts.push(patch);
+    }
+
+    /// What a pod needs that is not begun anew: the end of its grace, its return to its services.
+    pub(super) fn upkeep(&mut self, situation: &Situation, pod: &Arc<PodFacts>) {
+        let now = situation.now;
+        match pod.update.as_deref().map_or(Progress::Resting, |update| update.progress(pod)) {
+            Progress::Exposed => self.upkeep.push(Action::PatchPod(inplace::gate(pod, false, now))),
+            Progress::Draining(until) if until <= now => self.restart(situation, pod),
+            Progress::Draining(_) | Progress::Restarting => {}
+            Progress::Resting | Progress::Done => match pod.gate {
+                Gate::Unset | Gate::Down(_) => self.upkeep.push(Action::PatchPod(inplace::gate(pod, true, now))),
+                Gate::Absent | Gate::Up => {}
+            },
+        }
+    }
+
+    fn restart(&mut self, situation: &Situation, pod: &PodFacts) {
+        let difference = difference(situation, pod, pod.revision().unwrap_or_default());
+        let order = settings(situation).policy.unwrap_or(ContainerOrder::DisOrdered);
+        let due = inplace::next_containers(pod, order, &difference.images);
+        if due.is_empty() && !difference.images.is_empty() {
+            return;
+        }
+        if !difference.resources.is_empty() {
+            self.resizes.push(Action::PatchPod(inplace::resize(pod, &difference)));
+        }
+        self.restarts.push(Action::PatchPod(inplace::restart(pod, &difference, &due, situation.now)));
+    }
+}
+
+fn settings(situation: &Situation) -> InPlace {
+    situation.spec.update_strategy.in_place_update_strategy.clone().unwrap_or_default()
+}
+
+/// What has to change for a pod to follow a revision.
+fn difference(situation: &Situation, pod: &PodFacts, revision: &str) -> Difference {
+    let Some(template) = situation.template(revision) else { return Difference::default() };
+    let others = situation.seen.revisions.iter().filter(|other| other.name != revision).map(|other| &*other.template);
+    inplace::difference(pod, template, others)
+}

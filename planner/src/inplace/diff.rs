@@ -1,0 +1,245 @@
+//! What differs between a pod and a template, and whether that can be changed in place.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use crate::pod::{PodFacts, Resources};
+use crate::quantity;
+use crate::revision::canonical;
+
+/// Paths that are named at most.
+const NAMED: usize = 5;
+
+/// What has to change for a pod to follow a template.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// Containers and their new images, in the order of the template.
+    pub images: Vec<(String, String)>,
+    /// Containers and their new requests and limits.
+    pub resources: Vec<(String, Resources)>,
+    /// Whether those need a restart of a container.
+    pub resize_restarts: bool,
+    /// Labels to set, or to remove.
+    pub labels: BTreeMap<String, Option<String>>,
+    /// Annotations to set, or to remove.
+    pub annotations: BTreeMap<String, Option<String>>,
+}
+
+/// Paths where two templates differ in a way that a running pod cannot follow; none if it can.
+#[must_use]
+pub fn obstacles(old: &Value, new: &Value) -> Vec<String> {
+    let (mut old, mut new) = (canonical(&with_one_image(old)), canonical(&with_one_image(new)));
+    let mut paths = quality_of_service(&old, &new);
+    for template in [&mut old, &mut new] {
+        let Some(fields) = template.as_object_mut() else { continue };
+        fields.remove("metadata");
+        let containers = template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
+        containers.into_iter().flatten().filter_map(Value::as_object_mut).for_each(forget_changeable);
+    }
+    compare("template", &old, &new, &mut paths);
+    paths.truncate(NAMED);
+    paths
+}
+
+/// Every container with the same image: what the API server would fill in depends on it.
+fn with_one_image(template: &Value) -> Value {
+    let mut template = template.clone();
+    let containers = template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
+    for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {
+        container.insert("image".to_owned(), Value::String("image:1".to_owned()));
+    }
+    template
+}
+
+/// What may change: the image, and amounts of what is requested or limited already.
+fn forget_changeable(container: &mut Map<String, Value>) {
+    container.remove("image");
+    for kind in ["requests", "limits"] {
+        let amounts = container.get_mut("resources").and_then(|resources| resources.get_mut(kind)).and_then(Value::as_object_mut);
+        for (_, amount) in amounts.into_iter().flatten().filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory")) {
+            *amount = Value::Null;
+        }
+    }
+}
+
+/// A pod keeps its quality of service for life.
+fn quality_of_service(old: &Value, new: &Value) -> Vec<String> {
+    let guaranteed = |template: &Value| {
+        let containers = template.pointer("/spec/containers").and_then(Value::as_array);
+        containers.into_iter().flatten().all(|container| {
+            let resources = flat(container.get("resources"));
+            ["cpu", "memory"].iter().all(|name| {
+                let limit = resources.get(&format!("limits.{name}"));
+                let request = resources.get(&format!("requests.{name}")).or(limit);
+                limit.is_some_and(|limit| request.is_some_and(|request| quantity::same(limit, request)))
+            })
+        })
+    };
+    if guaranteed(old) == guaranteed(new) {
+        Vec::new()
+    } else {
+        vec!["template.spec.containers[*].resources (another quality of service)".to_owned()]
+    }
+}
+
+fn compare(path: &str, old: &Value, new: &Value, paths: &mut Vec<String>) {
+    match (old, new) {
+        (Value::Object(one), Value::Object(other)) => {
+            for key in one.keys().chain(other.keys()).collect::<BTreeSet<_>>() {
+                let null = Value::Null;
+                compare(&format!("{path}.{key}"), one.get(key).unwrap_or(&null), other.get(key).unwrap_or(&null), paths);
+            }
+        }
+        (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
+            for (index, (one, other)) in one.iter().zip(other).enumerate() {
+                compare(&format!("{path}[{index}]"), one, other, paths);
+            }
+        }
+        (one, other) if one == other => {}
+        (_, _) => paths.push(path.to_owned()),
+    }
+}
+
+/// What has to change for a pod to follow a template. `known` are the templates of other revisions: labels and annotations that only those have are removed.
+pub fn difference<'t>(pod: &PodFacts, template: &Value, known: impl Iterator<Item = &'t Value> + Clone) -> Difference {
+    let mut difference = Difference {
+        labels: metadata("labels", &pod.labels, template, known.clone()),
+        annotations: metadata("annotations", &pod.annotations, template, known),
+        ..Difference::default()
+    };
+    let containers = template.pointer("/spec/containers").and_then(Value::as_array);
+    for wanted in containers.into_iter().flatten() {
+        let name = wanted.get("name").and_then(Value::as_str).unwrap_or_default();
+        let Some(container) = pod.containers.iter().find(|container| container.name == name) else { continue };
+        if let Some(image) = wanted.get("image").and_then(Value::as_str).filter(|image| *image != container.image) {
+            difference.images.push((name.to_owned(), image.to_owned()));
+        }
+        let resources = flat(wanted.get("resources"));
+        let changed: Vec<&String> = resources
+            .iter()
+            .filter(|(key, amount)| container.resources.get(*key).is_none_or(|found| !quantity::same(found, amount)))
+            .map(|(key, _)| key)
+            .collect();
+        if !changed.is_empty() {
+            difference.resize_restarts |= changed.iter().any(|key| restarts(wanted, key));
+            difference.resources.push((name.to_owned(), resources));
+        }
+    }
+    difference
+}
+
+/// Whether a container has to restart when this amount changes.
+fn restarts(container: &Value, key: &str) -> bool {
+    let resource = key.rsplit('.').next().unwrap_or_default();
+    let policies = container.get("resizePolicy").and_then(Value::as_array);
+    let is_it = |policy: &&Value| policy.get("resourceName").is_some_and(|name| name == resource);
+    policies.into_iter().flatten().filter(is_it).any(|policy| policy.get("restartPolicy").is_some_and(|word| word == "RestartContainer"))
+}
+
+/// Requests and limits as one list.
+fn flat(resources: Option<&Value>) -> Resources {
+    let mut all = Resources::new();
+    for kind in ["requests", "limits"] {
+        let amounts = resources.and_then(|resources| resources.get(kind)).and_then(Value::as_object);
+        for (name, amount) in amounts.into_iter().flatten() {
+            let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
+            all.insert(format!("{kind}.{name}"), text);
+        }
+    }
+    all
+}
+
+fn metadata<'t>(
+    part: &str,
+    found: &BTreeMap<String, String>,
+    template: &Value,
+    known: impl Iterator<Item = &'t Value>,
+) -> BTreeMap<String, Option<String>> {
+    let wanted = texts(template, part);
+    let mut changes: BTreeMap<String, Option<String>> = BTreeMap::new();
+    for (key, value) in known.flat_map(|other| texts(other, part)) {
+        // Somebody else's value stays.
+        if !wanted.contains_key(key) && found.get(key).is_some_and(|found| found == value) {
+            changes.insert(key.to_owned(), None);
+        }
+    }
+    for (key, value) in wanted.into_iter().filter(|(key, value)| found.get(*key).is_none_or(|found| found != value)) {
+        changes.insert(key.to_owned(), Some(value.to_owned()));
+    }
+    changes
+}
+
+fn texts<'v>(template: &'v Value, part: &str) -> BTreeMap<&'v str, &'v str> {
+    let all = template.get("metadata").and_then(|metadata| metadata.get(part)).and_then(Value::as_object);
+    all.into_iter().flatten().filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn template(change: impl FnOnce(&mut Value)) -> Value {
+        let mut template = json!({
+            "metadata": { "labels": { "app": "game" } },
+            "spec": {
+                "initContainers": [{ "name": "setup", "image": "setup:1" }],
+                "containers": [{ "name": "game", "image": "game:1", "env": [{ "name": "A", "value": "1" }], "resources": { "requests": { "cpu": "1" } } }],
+            },
+        });
+        change(&mut template);
+        template
+    }
+
+    fn seen(change: impl FnOnce(&mut Value)) -> Vec<String> {
+        obstacles(&template(|_| {}), &template(change))
+    }
+
+    #[test]
+    fn what_a_running_pod_cannot_follow_is_named() {
+        assert!(seen(|new| new["spec"]["containers"][0]["image"] = json!("game:2")).is_empty());
+        assert!(seen(|new| new["metadata"]["annotations"] = json!({ "a": "b" })).is_empty());
+        assert!(seen(|new| new["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("2")).is_empty());
+        let latest = |policy: &str| {
+            template(|new| {
+                let game = &mut new["spec"]["containers"][0];
+                (game["image"], game["imagePullPolicy"]) = (json!("game:latest"), json!(policy));
+            })
+        };
+        assert!(
+            obstacles(&template(|new| new["spec"]["containers"][0]["imagePullPolicy"] = json!("IfNotPresent")), &latest("IfNotPresent"))
+                .is_empty()
+        );
+        assert_eq!(obstacles(&template(|_| {}), &latest("Always")), ["template.spec.containers[0].imagePullPolicy"]);
+        assert!(seen(|new| new["spec"]["restartPolicy"] = json!("Always")).is_empty(), "a default says nothing");
+        for (path, expected) in [
+            ("/spec/containers/0/env/0/value", "template.spec.containers[0].env[0].value"),
+            ("/spec/initContainers/0/image", "template.spec.initContainers[0].image"),
+            ("/spec/containers/0/name", "template.spec.containers[0].name"),
+        ] {
+            assert_eq!(seen(|new| *new.pointer_mut(path).unwrap() = json!("other")), [expected]);
+        }
+        assert_eq!(
+            seen(|new| new["spec"]["containers"][0]["resources"]["limits"] = json!({ "memory": "1Gi" })),
+            ["template.spec.containers[0].resources.limits"]
+        );
+        assert_eq!(
+            seen(|new| new["spec"]["containers"].as_array_mut().unwrap().push(json!({ "name": "side" }))),
+            ["template.spec.containers"]
+        );
+    }
+
+    #[test]
+    fn quality_of_service_is_for_life() {
+        let of = |cpu: &str| {
+            template(|new| {
+                new["spec"]["containers"][0]["resources"] =
+                    json!({ "requests": { "cpu": cpu, "memory": "1Gi" }, "limits": { "cpu": "2", "memory": "1Gi" } });
+            })
+        };
+        assert!(obstacles(&of("1"), &of("1500m")).is_empty());
+        assert_eq!(obstacles(&of("1"), &of("2")).len(), 1);
+    }
+}

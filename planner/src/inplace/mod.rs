@@ -1,0 +1,217 @@
+//! Updates in place: the pod stays, its containers restart on other images.
+//!
+//! Three writes for a pod with our readiness gate. The first takes it out of its services and says what will change; after the grace the second changes it; when every
+//! changed container runs what it should, the third lets it serve again. Where a pod is on that way is told by the pod itself, so that any operator can go on.
+
+mod diff;
+mod patch;
+
+use std::collections::BTreeMap;
+
+use api::tkex::ContainerOrder;
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::pod::{Container, Gate, PodFacts};
+use crate::quantity;
+
+pub use diff::{Difference, difference, obstacles};
+pub use patch::{gate, hot_patch, resize, restart, start};
+
+/// An update in place, as a pod's annotations tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Update {
+    /// What is changed, and what ran before.
+    pub state: Option<State>,
+    /// A change that is not made yet.
+    pub pending: Option<Pending>,
+}
+
+/// What is changed, and what ran before.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct State {
+    /// The revision that the pod gets.
+    pub revision: String,
+    /// When the change was made, or announced.
+    pub update_timestamp: Option<Timestamp>,
+    /// Containers that are changed, by name.
+    pub last_container_statuses: BTreeMap<String, LastStatus>,
+    /// Whether requests or limits are changed too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub resized: bool,
+}
+
+/// What a container was before it was changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LastStatus {
+    /// The digest of the image that ran; empty if that says nothing.
+    #[serde(rename = "imageID", skip_serializing_if = "String::is_empty")]
+    pub image_id: String,
+    /// How often it had been restarted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart_count: Option<i32>,
+}
+
+/// A change that is not made yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Pending {
+    /// The revision that the pod gets.
+    pub revision: String,
+    /// Images to come, by container.
+    pub container_images: BTreeMap<String, String>,
+    /// How long the pod is out of its services before.
+    pub grace_seconds: i64,
+}
+
+/// Where a pod is on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing is under way.
+    Resting,
+    /// A change waits, and the pod serves: it has to be taken out of its services first.
+    Exposed,
+    /// A change waits until then.
+    Draining(Timestamp),
+    /// Containers have not come back yet.
+    Restarting,
+    /// Every changed container runs what it should.
+    Done,
+}
+
+impl Update {
+    /// Reads the annotations of a pod. What cannot be read is as if it were not there.
+    #[must_use]
+    pub fn read(state: Option<&str>, pending: Option<&str>) -> Option<Box<Self>> {
+        let update = Self {
+            state: state.and_then(|text| serde_json::from_str(text).ok()),
+            pending: pending.and_then(|text| serde_json::from_str(text).ok()),
+        };
+        (update != Self::default()).then(|| Box::new(update))
+    }
+
+    /// Where the pod is on its way.
+    #[must_use]
+    pub fn progress(&self, pod: &PodFacts) -> Progress {
+        let is_of_pod = |revision: &str| pod.revision() == Some(revision);
+        if let Some(pending) = self.pending.as_ref().filter(|pending| is_of_pod(&pending.revision)) {
+            let since = match pod.gate {
+                Gate::Up | Gate::Unset => return Progress::Exposed,
+                Gate::Down(since) => since,
+                Gate::Absent => self.state.as_ref().and_then(|state| state.update_timestamp).unwrap_or(pod.created),
+            };
+            let grace = SignedDuration::from_secs(pending.grace_seconds.clamp(0, 86_400));
+            return Progress::Draining(since.checked_add(grace).unwrap_or(Timestamp::MAX));
+        }
+        match self.state.as_ref().filter(|state| is_of_pod(&state.revision)) {
+            Some(_) if pod.gate == Gate::Up => Progress::Resting,
+            Some(state) if state.is_done(pod) => Progress::Done,
+            Some(_) => Progress::Restarting,
+            None => Progress::Resting,
+        }
+    }
+
+    /// Whether containers are about to restart, or have not come back yet.
+    #[must_use]
+    pub fn is_under_way(&self, pod: &PodFacts) -> bool {
+        match self.progress(pod) {
+            Progress::Resting | Progress::Done => self.state.as_ref().is_some_and(|state| state.is_resizing(pod)),
+            Progress::Exposed | Progress::Draining(_) | Progress::Restarting => true,
+        }
+    }
+}
+
+impl State {
+    /// Whether every changed container runs what it should.
+    fn is_done(&self, pod: &PodFacts) -> bool {
+        self.last_container_statuses.keys().all(|name| self.is_container_done(pod, name))
+    }
+
+    /// Whether a container runs what it should, or is none of those that were changed.
+    fn is_container_done(&self, pod: &PodFacts, name: &str) -> bool {
+        let Some(last) = self.last_container_statuses.get(name) else { return true };
+        let Some(container) = pod.containers.iter().find(|container| container.name == name) else { return true };
+        if !container.running || !pod.is_seen_by_node {
+            return false;
+        }
+        let other_image = !last.image_id.is_empty() && container.image_id != last.image_id;
+        let restarted = match last.restart_count {
+            Some(count) => container.restarts > count,
+            None => self.update_timestamp.is_some_and(|changed| container.started.is_some_and(|started| started > changed)),
+        };
+        is_same_image(&container.actual_image, &container.image) || other_image || restarted
+    }
+
+    /// Whether requests or limits are not what they should be.
+    fn is_resizing(&self, pod: &PodFacts) -> bool {
+        self.resized && pod.revision() == Some(&self.revision) && (pod.is_resizing || pod.containers.iter().any(is_unlike_its_spec))
+    }
+}
+
+fn is_unlike_its_spec(container: &Container) -> bool {
+    let Some(actual) = &container.actual_resources else { return false };
+    container.resources.iter().any(|(key, wanted)| actual.get(key).is_some_and(|found| !quantity::same(found, wanted)))
+}
+
+/// Whether two names mean the same image, however they are spelled.
+fn is_same_image(one: &str, other: &str) -> bool {
+    !one.is_empty() && whole_name(one) == whole_name(other)
+}
+
+fn whole_name(image: &str) -> String {
+    let image = image.strip_prefix("docker.io/").unwrap_or(image);
+    let image = image.strip_prefix("library/").unwrap_or(image);
+    let last = image.rsplit('/').next().unwrap_or(image);
+    if last.contains([':', '@']) { image.to_owned() } else { format!("{image}:latest") }
+}
+
+/// Containers to change now, when several of them wait: all, or the next one when those before are far enough.
+#[must_use]
+pub fn next_containers(pod: &PodFacts, order: ContainerOrder, waiting: &[(String, String)]) -> Vec<(String, String)> {
+    let changed = pod.update.as_deref().and_then(|update| update.state.as_ref());
+    let is_far_enough = |container: &Container| {
+        let Some(state) = changed.filter(|state| state.last_container_statuses.contains_key(&container.name)) else { return true };
+        match order {
+            ContainerOrder::DisOrdered => true,
+            ContainerOrder::OrderedUpdated => state.is_container_done(pod, &container.name),
+            ContainerOrder::OrderedReady => state.is_container_done(pod, &container.name) && container.ready,
+        }
+    };
+    match (order, waiting.first()) {
+        (ContainerOrder::DisOrdered, _) => waiting.to_vec(),
+        (_, Some(first)) if pod.containers.iter().take_while(|container| container.name != first.0).all(is_far_enough) => {
+            vec![first.clone()]
+        }
+        (_, _) => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_the_same_however_they_are_spelled() {
+        for (one, other) in
+            [("python:3.5", "docker.io/library/python:3.5"), ("game", "game:latest"), ("a.b/c:1", "a.b/c:1"), ("docker.io/o/g:1", "o/g:1")]
+        {
+            assert!(is_same_image(one, other), "{one} {other}");
+        }
+        for (one, other) in [("python:3.5", "python:3.6"), ("host:5000/game", "host:5000/game:1"), ("", "")] {
+            assert!(!is_same_image(one, other), "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn annotations_of_the_original_are_understood() {
+        let state =
+            r#"{"revision":"game-1","updateTimestamp":"2020-11-10T08:41:06Z","lastContainerStatuses":{"game":{"imageID":"sha256:a"}}}"#;
+        let grace = r#"{"revision":"game-1","containerImages":{"game":"game:2"},"metaDataPatch":"e30=","graceSeconds":30}"#;
+        let update = Update::read(Some(state), Some(grace)).unwrap();
+        assert_eq!(update.pending.as_ref().unwrap().grace_seconds, 30);
+        assert_eq!(update.state.as_ref().unwrap().last_container_statuses["game"].image_id, "sha256:a");
+        assert_eq!(Update::read(Some("{"), None), None);
+    }
+}

@@ -1,0 +1,175 @@
+//! The patches of an update in place. Each names only what it changes.
+
+use std::collections::BTreeMap;
+
+use api::names::{
+    GATE_REASON, HOTPATCH_ANNOTATION, HOTPATCH_STATE_ANNOTATION, INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION, READINESS_GATE,
+    REVISION_LABEL,
+};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::{Difference, LastStatus, Pending, State};
+use crate::plan::{PatchReason, PodPart, PodPatch};
+use crate::pod::{Gate, PodFacts};
+
+/// Times of day as Kubernetes writes them: whole seconds.
+fn written(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+fn patch(
+    pod: &PodFacts,
+    why: PatchReason,
+    part: PodPart,
+    labels: Map<String, Value>,
+    annotations: Map<String, Value>,
+    rest: Value,
+) -> PodPatch {
+    let mut metadata = json!({ "uid": pod.uid });
+    for (key, entries) in [("labels", labels), ("annotations", annotations)] {
+        if let Some(metadata) = metadata.as_object_mut().filter(|_| !entries.is_empty()) {
+            metadata.insert(key.to_owned(), Value::Object(entries));
+        }
+    }
+    let mut body = json!({ "metadata": metadata });
+    if let (Some(body), Value::Object(rest)) = (body.as_object_mut(), rest) {
+        body.extend(rest);
+    }
+    PodPatch { name: pod.name.clone(), uid: pod.uid.clone(), why, part, body }
+}
+
+fn entries(changes: &BTreeMap<String, Option<String>>) -> Map<String, Value> {
+    changes.iter().map(|(key, value)| (key.clone(), json!(value))).collect()
+}
+
+fn text(value: &impl serde::Serialize) -> Value {
+    json!(serde_json::to_string(value).unwrap_or_default())
+}
+
+fn condition(up: bool, now: Timestamp) -> Value {
+    let mut condition = json!({ "type": READINESS_GATE, "status": if up { "True" } else { "False" }, "lastTransitionTime": written(now) });
+    if let Some(fields) = condition.as_object_mut() {
+        fields.insert("reason".to_owned(), if up { Value::Null } else { json!(GATE_REASON) });
+    }
+    json!({ "conditions": [condition] })
+}
+
+/// Containers that are changed, and what they are now: those of the new change, and those of an earlier one that have not come back.
+fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp) -> State {
+    let before = pod.update.as_deref().and_then(|update| update.state.as_ref()).filter(|_| pod.gate != Gate::Up);
+    let waits = |name: &str| before.is_some_and(|state| pod.revision() == Some(&state.revision) && !state.is_container_done(pod, name));
+    let applied = pod.update.as_deref().is_none_or(|update| update.pending.is_none());
+    let mut last = BTreeMap::new();
+    for container in &pod.containers {
+        let changed = difference.images.iter().any(|(name, _)| *name == container.name) || restarts_by_resize(difference, &container.name);
+        let still = applied && waits(&container.name);
+        let status = match (changed, still) {
+            // Another restart than the one that is awaited already.
+            (true, true) => LastStatus { image_id: String::new(), restart_count: Some(container.restarts + 1) },
+            (true, false) => LastStatus { image_id: container.image_id.clone(), restart_count: Some(container.restarts) },
+            (false, true) => before.and_then(|state| state.last_container_statuses.get(&container.name)).cloned().unwrap_or_default(),
+            (false, false) => continue,
+        };
+        last.insert(container.name.clone(), status);
+    }
+    let resized = !difference.resources.is_empty();
+    State { revision: revision.to_owned(), update_timestamp: Some(written(now)), last_container_statuses: last, resized }
+}
+
+fn restarts_by_resize(difference: &Difference, name: &str) -> bool {
+    difference.resize_restarts && difference.resources.iter().any(|(changed, _)| changed == name)
+}
+
+/// Begins an update to `revision`: one write that takes the pod out of its services and says what will change; or, where nothing restarts or nothing holds the pod back, all of it.
+#[must_use]
+pub fn start(pod: &PodFacts, revision: &str, difference: &Difference, grace: i64, now: Timestamp) -> PodPatch {
+    let state = state(pod, revision, difference, now);
+    let restarts = !difference.images.is_empty() || difference.resize_restarts;
+    let mut labels = Map::from_iter([(REVISION_LABEL.to_owned(), json!(revision))]);
+    let mut annotations = Map::new();
+    if restarts && pod.gate != Gate::Absent {
+        let container_images = difference.images.iter().cloned().collect();
+        let pending = Pending { revision: revision.to_owned(), container_images, grace_seconds: grace };
+        annotations.insert(INPLACE_STATE_ANNOTATION.to_owned(), text(&state));
+        annotations.insert(INPLACE_GRACE_ANNOTATION.to_owned(), text(&pending));
+        // The grace of a pod that is out of its services already goes on.
+        let rest = if matches!(pod.gate, Gate::Down(_)) { json!({}) } else { json!({ "status": condition(false, now) }) };
+        return patch(pod, PatchReason::Drain, PodPart::Status, labels, annotations, rest);
+    }
+    labels.extend(entries(&difference.labels));
+    annotations.extend(entries(&difference.annotations));
+    let is_needed = !state.last_container_statuses.is_empty() || state.resized;
+    let had = pod.update.is_some();
+    if is_needed || had {
+        annotations.insert(INPLACE_STATE_ANNOTATION.to_owned(), if is_needed { text(&state) } else { Value::Null });
+    }
+    if had {
+        annotations.insert(INPLACE_GRACE_ANNOTATION.to_owned(), Value::Null);
+    }
+    let nothing_restarts = state.last_container_statuses.is_empty();
+    match pod.gate {
+        // Back before anything restarted.
+        Gate::Down(_) if nothing_restarts => {
+            patch(pod, PatchReason::InPlace, PodPart::Status, labels, annotations, json!({ "status": condition(true, now) }))
+        }
+        Gate::Absent | Gate::Unset | Gate::Down(_) | Gate::Up => {
+            patch(pod, PatchReason::InPlace, PodPart::Main, labels, annotations, images(&difference.images))
+        }
+    }
+}
+
+fn images(images: &[(String, String)]) -> Value {
+    let containers: Vec<Value> = images.iter().map(|(name, image)| json!({ "name": name, "image": image })).collect();
+    if containers.is_empty() { json!({}) } else { json!({ "spec": { "containers": containers } }) }
+}
+
+/// Makes the change that waits: these containers now, and the rest of it if they are the last.
+#[must_use]
+pub fn restart(pod: &PodFacts, difference: &Difference, now_due: &[(String, String)], now: Timestamp) -> PodPatch {
+    let is_last = now_due.len() == difference.images.len();
+    let mut annotations = entries(&difference.annotations);
+    if let Some(state) = pod.update.as_deref().and_then(|update| update.state.as_ref()) {
+        annotations.insert(INPLACE_STATE_ANNOTATION.to_owned(), text(&State { update_timestamp: Some(written(now)), ..state.clone() }));
+    }
+    if is_last {
+        annotations.insert(INPLACE_GRACE_ANNOTATION.to_owned(), Value::Null);
+    }
+    patch(pod, PatchReason::InPlace, PodPart::Main, entries(&difference.labels), annotations, images(now_due))
+}
+
+/// Lets a pod serve, or takes it out of its services.
+#[must_use]
+pub fn gate(pod: &PodFacts, up: bool, now: Timestamp) -> PodPatch {
+    let why = if up { PatchReason::Restore } else { PatchReason::Drain };
+    patch(pod, why, PodPart::Status, Map::new(), Map::new(), json!({ "status": condition(up, now) }))
+}
+
+/// Changes requests and limits.
+#[must_use]
+pub fn resize(pod: &PodFacts, difference: &Difference) -> PodPatch {
+    let containers: Vec<Value> =
+        difference.resources.iter().map(|(name, resources)| json!({ "name": name, "resources": nested(resources) })).collect();
+    patch(pod, PatchReason::Resize, PodPart::Resize, Map::new(), Map::new(), json!({ "spec": { "containers": containers } }))
+}
+
+fn nested(resources: &BTreeMap<String, String>) -> Value {
+    let mut all: BTreeMap<&str, BTreeMap<&str, &str>> = BTreeMap::new();
+    for (kind, name, amount) in resources.iter().filter_map(|(key, amount)| key.split_once('.').map(|(kind, name)| (kind, name, amount))) {
+        all.entry(kind).or_default().insert(name, amount);
+    }
+    json!(all)
+}
+
+/// Changes images under running containers, where a kubelet knows how: the annotations and the patch of the original.
+#[must_use]
+pub fn hot_patch(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp) -> PodPatch {
+    let mut state = state(pod, revision, difference, now);
+    state.last_container_statuses.values_mut().for_each(|last| last.restart_count = None);
+    let mut labels = entries(&difference.labels);
+    labels.insert(REVISION_LABEL.to_owned(), json!(revision));
+    let mut annotations = entries(&difference.annotations);
+    annotations.insert(HOTPATCH_STATE_ANNOTATION.to_owned(), text(&state));
+    annotations.insert(HOTPATCH_ANNOTATION.to_owned(), json!("true"));
+    patch(pod, PatchReason::HotPatch, PodPart::Main, labels, annotations, images(&difference.images))
+}
