@@ -18,7 +18,7 @@ use crate::scene::Scene;
 pub enum Place {
     /// Fake nodes, and the operator.
     Fake,
-    /// Two real nodes. Root only.
+    /// Two real nodes, and the operator. Root only.
     Real,
 }
 
@@ -87,13 +87,11 @@ impl Suite {
         let start = || async { Cluster::start(&options).await.map(Arc::new) };
         let site = self.site(place);
         let cluster = site.cluster.get_or_try_init(start).await.with_context(|| format!("cannot start the {place:?} cluster"))?;
-        if place == Place::Fake {
-            let operate = || async {
-                cluster.install_operator()?;
-                cluster.start_operators(&OperatorOptions::default()).await
-            };
-            site.operators.get_or_try_init(operate).await.context("cannot start the operator")?;
-        }
+        let operate = || async {
+            cluster.install_operator()?;
+            cluster.start_operators(&OperatorOptions::default()).await
+        };
+        site.operators.get_or_try_init(operate).await.context("cannot start the operator")?;
         Ok(Arc::clone(cluster))
     }
 

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use e2e::hook::{hook_run, verdict};
 use e2e::{Place, Scene, Suite};
-use localkube::OperatorOptions;
 use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
     suite.sharing(fake, "hooks::an_object_is_looked_at_in_the_name_of_an_account", an_object_is_looked_at_in_the_name_of_an_account);
-    suite.disturbing(Place::Real, "hooks::a_command_is_run_in_the_pod", a_command_is_run_in_the_pod);
+    suite.sharing(Place::Real, "hooks::a_command_is_run_in_the_pod", a_command_is_run_in_the_pod);
 }
 
 /// A run about a pod.
@@ -80,35 +79,21 @@ async fn an_object_is_looked_at_in_the_name_of_an_account(scene: Arc<Scene>) -> 
 }
 
 async fn a_command_is_run_in_the_pod(scene: Arc<Scene>) -> Result<()> {
-    let cluster = scene.cluster();
-    cluster.install_operator()?;
-    let options = OperatorOptions { args: vec!["--leader-elect=false".into()], ..OperatorOptions::default() };
-    let operators = cluster.start_operators(&options).await?;
-    let result = commands(&scene).await;
-    operators.stop().await;
-    let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy");
-    for file in ["03-rbac.yaml", "02-namespace.yaml", "01-resources.yaml"] {
-        e2e::run(cluster.kubectl().args(["delete", "--wait", "-f", &format!("{deploy}/{file}")]), "")?;
-    }
-    result
-}
-
-async fn commands(scene: &Arc<Scene>) -> Result<()> {
     scene.pod("game", "main:v1", &json!({}))?;
     e2e::until_pod_ready(&scene.pods(), "game").await?;
-    lend(scene).await?;
+    lend(&scene).await?;
     scene.kubectl(&["create", "role", "run", "--verb=get,create", "--resource=pods,pods/exec"])?;
     scene.kubectl(&["create", "rolebinding", "run", "--role=run", &format!("--serviceaccount={}:default", scene.namespace())])?;
-    holds(scene, &["create", "pods/exec", &format!("--as=system:serviceaccount:{}:default", scene.namespace())]).await?;
+    holds(&scene, &["create", "pods/exec", &format!("--as=system:serviceaccount:{}:default", scene.namespace())]).await?;
     let exec = |command: &[&str], condition: Option<&str>| json!({ "name": "command", "consecutiveErrorLimit": 0, "successCondition": condition, "provider": { "exec": { "command": command } } });
     scene.apply(&about("good", "game", &exec(&["/main", "--help"], Some("result contains 'stand-in game server'"))))?;
-    let status = verdict(scene, "good").await?;
+    let status = verdict(&scene, "good").await?;
     ensure!(status["phase"] == "Successful", "{status}");
     scene.apply(&about("bad", "game", &exec(&["/main", "--nonsense"], None)))?;
-    let status = verdict(scene, "bad").await?;
+    let status = verdict(&scene, "bad").await?;
     ensure!(status["phase"] == "Failed" && status["message"].as_str().is_some_and(|said| said.contains("exit code")), "{status}");
     scene.apply(&about("missing", "game", &exec(&["/no/such/program"], None)))?;
-    let status = verdict(scene, "missing").await?;
+    let status = verdict(&scene, "missing").await?;
     ensure!(
         status["phase"] == "Error" && status["message"].as_str().is_some_and(|said| said.contains("stat /no/such/program")),
         "{status}"
@@ -117,10 +102,10 @@ async fn commands(scene: &Arc<Scene>) -> Result<()> {
     let address = scene.kubectl(&["get", "endpointslice", "-n=default", "kubernetes", "-o", "jsonpath={.endpoints[0].addresses[0]}"])?;
     let web = json!({ "name": "web", "consecutiveErrorLimit": 0, "provider": { "web": { "url": format!("https://{address}:6443/") } } });
     scene.apply(&hook_run("cluster", &web))?;
-    let said = error(scene, "cluster").await?;
+    let said = error(&scene, "cluster").await?;
     ensure!(said.contains(&format!("{address} is refused: it is the API server's")), "{said}");
     scene.apply(&about("nobody", "nobody", &exec(&["/main"], None)))?;
-    let said = error(scene, "nobody").await?;
+    let said = error(&scene, "nobody").await?;
     ensure!(said.contains("nobody"), "{said}");
     Ok(())
 }

@@ -15,6 +15,7 @@ mod hooks_accounts;
 mod hooks_hostile;
 mod hooks_jsonpath;
 mod inplace;
+mod inplace_real;
 mod input;
 mod install;
 mod outage;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
     hooks_jsonpath::add(&suite);
     real::add(&suite);
     real_disturbed::add(&suite);
+    inplace_real::add(&suite);
     install::add(&suite);
     crash::add(&suite);
     outage::add(&suite);

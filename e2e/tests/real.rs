@@ -72,12 +72,12 @@ fn restarts(pod: &Pod) -> i32 {
     container(pod, "game").map_or(-1, |status| status.restart_count)
 }
 
-fn ip(pod: &Pod) -> Result<String> {
+pub(crate) fn ip(pod: &Pod) -> Result<String> {
     pod.status.as_ref().and_then(|status| status.pod_ip.clone()).context("no pod IP")
 }
 
 /// Asks a pod's server, from the host.
-fn ask(pod: &Pod, request: &str) -> Result<String> {
+pub(crate) fn ask(pod: &Pod, request: &str) -> Result<String> {
     let mut stream = TcpStream::connect((ip(pod)?.as_str(), 8000))?;
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
@@ -85,7 +85,7 @@ fn ask(pod: &Pod, request: &str) -> Result<String> {
     Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or(answer))
 }
 
-fn get(pod: &Pod, path: &str) -> Result<String> {
+pub(crate) fn get(pod: &Pod, path: &str) -> Result<String> {
     ask(pod, &format!("GET {path} HTTP/1.1\r\n\r\n"))
 }
 
