@@ -21,6 +21,8 @@ mod install;
 mod outage;
 mod real;
 mod real_disturbed;
+mod storm;
+mod takeover;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -47,6 +49,8 @@ fn main() -> ExitCode {
     inplace_real::add(&suite);
     install::add(&suite);
     crash::add(&suite);
+    storm::add(&suite);
+    takeover::add(&suite);
     outage::add(&suite);
     cli::add(&suite);
     input::add(&suite);
