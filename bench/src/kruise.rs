@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use localkube::process::Daemon;
-use localkube::{Cache, Cluster, GoProgram, Module};
+use localkube::{Cache, Cluster, GoProgram, Module, Pace};
 
 static MODULE: Module =
     Module { name: "kruise", go_mod: include_str!("../peers/kruise/go.mod"), go_sum: include_str!("../peers/kruise/go.sum") };
@@ -25,8 +25,8 @@ pub(crate) fn build(cache: &Cache) -> Result<PathBuf> {
     Ok(cache.program(&GoProgram { name: PROCESS, package: SOURCE.to_owned(), module: &MODULE })?)
 }
 
-/// Installs OpenKruise and runs its manager, unlimited, until the result is dropped. The cluster is not fit for measuring others afterwards: its webhooks see every pod.
-pub(crate) async fn start(cluster: &Cluster) -> Result<Daemon> {
+/// Installs OpenKruise and runs its manager until the result is dropped, unlimited or at the pace it ships with. The cluster is not fit for measuring others afterwards: its webhooks see every pod.
+pub(crate) async fn start(cluster: &Cluster, pace: Pace) -> Result<Daemon> {
     let binary = build(cluster.cache())?;
     let manifests = render(cluster, &sources(&binary)?)?;
     let apply = pipe(cluster.kubectl().args(["apply", "--server-side", "-f", "-"]), &manifests)?;
@@ -35,15 +35,11 @@ pub(crate) async fn start(cluster: &Cluster) -> Result<Daemon> {
     let certificates = cluster.folder().join("kruise-certificates");
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
     let mut arguments = vec![OsString::from("--kubeconfig"), kubeconfig.into()];
-    let flags = [
-        "--enable-leader-election=false",
-        "--enable-pprof=false",
-        "--metrics-addr=127.0.0.1:0",
-        "--health-probe-addr=127.0.0.1:0",
-        "--rest-config-qps=5000",
-        "--rest-config-burst=10000",
-    ];
+    let flags = ["--enable-leader-election=false", "--enable-pprof=false", "--metrics-addr=127.0.0.1:0", "--health-probe-addr=127.0.0.1:0"];
     arguments.extend(flags.map(OsString::from));
+    if pace == Pace::Unlimited {
+        arguments.extend(["--rest-config-qps=5000", "--rest-config-burst=10000"].map(OsString::from));
+    }
     let environment = [
         ("POD_NAMESPACE", NAMESPACE.into()),
         ("WEBHOOK_HOST", "127.0.0.1".into()),

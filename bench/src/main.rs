@@ -2,6 +2,7 @@
 
 mod audit;
 mod hooks;
+mod inplace;
 mod kruise;
 mod pods;
 mod process;
@@ -40,6 +41,9 @@ struct Cli {
     /// Measure only many hooks at once
     #[arg(long)]
     hooks_only: bool,
+    /// Measure only updates in place
+    #[arg(long)]
+    in_place_only: bool,
     /// Leave out the peers that take long: Deployments at the pace they ship with, and OpenKruise, which is built first
     #[arg(long)]
     no_peers: bool,
@@ -70,24 +74,39 @@ async fn main() -> Result<()> {
     let options = Options { fake_nodes: cli.nodes, kube: cli.kube, audit: true, progress: Progress::to_stderr(), ..Options::default() };
     let mut cluster = Cluster::start(&options).await?;
     cluster.install_operator()?;
-    let hooks = hooks::table(&cluster, cli.workers).await?;
-    hooks.iter().for_each(|line| println!("{line}"));
-    report.part("Hooks", &hooks)?;
+    if !cli.in_place_only {
+        let hooks = hooks::table(&cluster, cli.workers).await?;
+        hooks.iter().for_each(|line| println!("{line}"));
+        report.part("Hooks", &hooks)?;
+        println!();
+    }
     if cli.hooks_only {
         return Ok(());
     }
-    println!();
+    if cli.in_place_only {
+        return report.part("In place", &inplace::table(&cluster, &cli.pods, cli.workers, !cli.no_peers).await?);
+    }
+    eprintln!("control plane and {} fake nodes ready in {:.1} s", cli.nodes, started.elapsed().as_secs_f64());
+    report.part("Pods", &pods_table(&mut cluster, &cli).await?)?;
+    drop(cluster);
+    // A cluster of its own: OpenKruise's webhooks stay in the way of every pod.
+    let cluster = Cluster::start(&options).await?;
+    cluster.install_operator()?;
+    report.part("In place", &inplace::table(&cluster, &cli.pods, cli.workers, !cli.no_peers).await?)
+}
+
+/// Pods that are created and replaced.
+async fn pods_table(cluster: &mut Cluster, cli: &Cli) -> Result<Vec<String>> {
     let operators = cluster.start_operators(&OperatorOptions::default()).await?;
-    eprintln!("control plane, {} fake nodes and the operator ready in {:.1} s", cli.nodes, started.elapsed().as_secs_f64());
     let mut table = Table::new();
     for count in &cli.pods {
         let (ours, deployment) = (Contender::ours(), Contender::deployment());
         let (mut plain, mut our_costs, mut deployment_costs) = (Vec::new(), Vec::new(), Vec::new());
         // Turn by turn, so that a slow minute of the machine falls on everybody.
         for _ in 0..rounds(*count) {
-            plain.push(raw::measure(&cluster, *count, cli.workers).await?);
-            our_costs.push(ours.measure(&cluster, *count).await?);
-            deployment_costs.push(deployment.measure(&cluster, *count).await?);
+            plain.push(raw::measure(cluster, *count, cli.workers).await?);
+            our_costs.push(ours.measure(cluster, *count).await?);
+            deployment_costs.push(deployment.measure(cluster, *count).await?);
         }
         table.plain_client(*count, &median(plain, |raw| raw.seen.ready)?);
         table.contender(&ours, *count, &Costs::median(&our_costs)?);
@@ -98,17 +117,17 @@ async fn main() -> Result<()> {
         cluster.restart_controllers(Pace::Shipped)?;
         for count in &cli.pods {
             let contender = Contender::deployment_as_shipped();
-            table.contender(&contender, *count, &contender.measure(&cluster, *count).await?);
+            table.contender(&contender, *count, &contender.measure(cluster, *count).await?);
         }
         cluster.restart_controllers(Pace::Unlimited)?;
         // Last, because its webhooks stay in the way of every pod.
-        let _manager = kruise::start(&cluster).await?;
+        let _manager = kruise::start(cluster, Pace::Unlimited).await?;
         for count in &cli.pods {
             let contender = Contender::clone_set();
-            table.contender(&contender, *count, &contender.measure(&cluster, *count).await?);
+            table.contender(&contender, *count, &contender.measure(cluster, *count).await?);
         }
     }
-    report.part("Pods", &table.lines)
+    Ok(table.lines)
 }
 
 /// Small sizes are measured several times.

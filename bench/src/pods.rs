@@ -40,6 +40,8 @@ pub(crate) struct Seen {
     pub(crate) ready: Duration,
     /// The most that existed at once without being deleted.
     pub(crate) most: usize,
+    /// When each tenth of them was ready for the first time.
+    pub(crate) tenths: [Duration; 10],
 }
 
 #[derive(Clone, Copy)]
@@ -55,6 +57,7 @@ pub(crate) async fn until_ready(pods: &Api<Pod>, image: &str, count: usize, star
     let mut changes = std::pin::pin!(watcher(pods.clone(), watcher::Config::default()).default_backoff());
     let mut known: BTreeMap<String, State> = BTreeMap::new();
     let (mut exist, mut most) = (None, 0);
+    let mut tenths = [None; 10];
     let (mut present, mut wanted, mut ready) = (0_usize, 0_usize, 0_usize);
     loop {
         let (name, state) = match changes.next().await.context("the watch ended")?? {
@@ -73,12 +76,16 @@ pub(crate) async fn until_ready(pods: &Api<Pod>, image: &str, count: usize, star
             ready = ready.saturating_add_signed(if state.present && state.wanted && state.ready { sign } else { 0 });
         }
         most = most.max(present);
+        for (number, tenth) in (1..).zip(tenths.iter_mut()).filter(|(number, _)| ready * 10 >= count * number) {
+            let _: usize = number;
+            tenth.get_or_insert_with(|| started.elapsed());
+        }
         if wanted >= count {
             exist.get_or_insert_with(|| started.elapsed());
         }
         if ready == count && present == count {
             let ready = started.elapsed();
-            return Ok(Seen { exist: exist.unwrap_or(ready), ready, most });
+            return Ok(Seen { exist: exist.unwrap_or(ready), ready, most, tenths: tenths.map(|tenth| tenth.unwrap_or(ready)) });
         }
     }
 }

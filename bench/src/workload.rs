@@ -100,6 +100,16 @@ impl Contender {
         }
     }
 
+    pub(crate) fn ours_in_place() -> Self {
+        let strategy = json!({ "updateStrategy": { "type": "InplaceUpdate", "maxUnavailable": "25%" } });
+        Self { strategy, ..Self::ours() }
+    }
+
+    pub(crate) fn clone_set_in_place(label: &'static str) -> Self {
+        let strategy = json!({ "updateStrategy": { "type": "InPlaceOnly", "maxUnavailable": "25%" } });
+        Self { label, strategy, ..Self::clone_set() }
+    }
+
     fn manifest(&self, count: usize) -> Value {
         let template = json!({
             "metadata": { "labels": { "app": "bench" } },

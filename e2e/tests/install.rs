@@ -90,14 +90,21 @@ async fn by_helm_and_by_four_files_it_runs_and_survives_its_leader(scene: Arc<Sc
 }
 
 async fn the_demo_plays_to_its_end_without_a_terminal(suite: Arc<Suite>) -> Result<()> {
-    let mut command = localkube(&suite)?;
-    command.args(["run", "--fake-nodes", "3", "--operator", "--"]).arg(root().join("examples/tkex/demo.sh"));
-    let ended = finish(command).await?;
-    ensure!(ended.code == Some(0), "{:?}: {} {}", ended.code, ended.stdout, ended.stderr);
-    let row =
-        |numbers: &str| ended.stdout.lines().any(|line| line.split_whitespace().skip(1).take(5).collect::<Vec<_>>().join(" ") == numbers);
-    ensure!(row("8 8 8 8 8") && row("8 5 5 8 8"), "{}", ended.stdout);
-    ensure!(!ended.stdout.contains('\u{1b}'), "colours without a terminal");
+    let hook_server = crate::cli::program()?.with_file_name("hook-server");
+    for (script, rows) in
+        [("demo.sh", ["4 1 1 4 4", "4 2 2 4 4", "4 4 4 4 4"]), ("demo-rolling.sh", ["8 8 8 8 8", "8 5 5 8 8", "8 8 8 8 8"])]
+    {
+        let mut command = localkube(&suite)?;
+        command.args(["run", "--fake-nodes", "3", "--operator", "--"]).arg(root().join("examples/tkex").join(script));
+        command.env("HOOK_SERVER", &hook_server).env("PAUSE", "2").env("GRACE", "2");
+        let ended = finish(command).await?;
+        ensure!(ended.code == Some(0), "{script}: {:?}: {} {}", ended.code, ended.stdout, ended.stderr);
+        let has = |numbers: &&str| {
+            ended.stdout.lines().any(|line| line.split_whitespace().skip(1).take(5).collect::<Vec<_>>().join(" ") == **numbers)
+        };
+        ensure!(rows.iter().all(has), "{}", ended.stdout);
+        ensure!(!ended.stdout.contains('\u{1b}'), "colours without a terminal");
+    }
     Ok(())
 }
 

@@ -237,7 +237,7 @@ fn progressing_reason(status: &serde_json::Value) -> String {
 
 /// A look costs time in proportion to the pods: events of big workloads are taken together.
 fn pause(pods: usize) -> Duration {
-    Duration::from_micros(20)
+    Duration::from_micros(100)
         .saturating_mul(u32::try_from(pods).unwrap_or(u32::MAX))
         .clamp(Duration::from_millis(5), Duration::from_millis(250))
 }

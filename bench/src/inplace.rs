@@ -1,0 +1,194 @@
+//! Updates in place: containers restart on another image, a quarter of the pods at a time.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, ResourceExt};
+use localkube::{Cluster, OperatorOptions, Pace};
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::pods::{self, Seen};
+use crate::workload::{Contender, Cost, Costs};
+use crate::{kruise, median, rounds};
+
+/// One row each: how long it took, and what it cost.
+pub(crate) async fn table(cluster: &Cluster, sizes: &[usize], workers: usize, peers: bool) -> Result<Vec<String>> {
+    let mut rows = Rows::new();
+    let operators = cluster.start_operators(&OperatorOptions::default()).await?;
+    for count in sizes {
+        let ours = Contender::ours_in_place();
+        let (mut plain, mut our_costs) = (Vec::new(), Vec::new());
+        // Turn by turn, so that a slow minute of the machine falls on everybody.
+        for _ in 0..rounds(*count) {
+            plain.push(raw(cluster, *count, workers).await?);
+            our_costs.push(ours.measure(cluster, *count).await?);
+        }
+        let plain = median(plain, |seen| seen.ready)?;
+        rows.plain(*count, &plain);
+        rows.contender("Gameplane", *count, &Costs::median(&our_costs)?);
+    }
+    operators.stop().await;
+    if peers {
+        for (pace, label) in [(Pace::Unlimited, "CloneSet, unlimited"), (Pace::Shipped, "CloneSet, as shipped")] {
+            let _manager = kruise::start(cluster, pace).await?;
+            let contender = Contender::clone_set_in_place(label);
+            rows.contender(label, 1000, &contender.measure(cluster, 1000).await?);
+        }
+    }
+    Ok(rows.lines)
+}
+
+struct Rows {
+    lines: Vec<String>,
+    /// How long the plain client took, by the number of pods.
+    plain: HashMap<usize, f64>,
+}
+
+impl Rows {
+    fn new() -> Self {
+        let mut rows = Self { lines: Vec::new(), plain: HashMap::new() };
+        rows.say(
+            "| who | pods | updated and ready s | rate / plain | pod writes | other writes | CPU s | peak MiB | each tenth ready after s |"
+                .to_owned(),
+        );
+        rows.say("|---|---|---|---|---|---|---|---|---|".to_owned());
+        rows
+    }
+
+    fn say(&mut self, line: String) {
+        println!("{line}");
+        self.lines.push(line);
+    }
+
+    fn plain(&mut self, count: usize, seen: &Seen) {
+        let seconds = seen.ready.as_secs_f64();
+        self.plain.insert(count, seconds);
+        self.say(format!("| plain client | {count} | {seconds:.1} | 1.00 | 3.00 | | | | {} |", tenths(seen)));
+    }
+
+    fn contender(&mut self, label: &str, count: usize, costs: &Costs) {
+        let Costs { roll: Cost { seen, cpu, pod_writes, other_writes }, peak_memory, .. } = costs;
+        let seconds = seen.ready.as_secs_f64();
+        let ratio = self.plain.get(&count).copied().unwrap_or(f64::NAN) / seconds;
+        self.say(format!(
+            "| {label} | {count} | {seconds:.1} | {ratio:.2} | {pod_writes:.2} | {other_writes:.2} | {cpu:.1} | {} | {} |",
+            peak_memory / (1024 * 1024),
+            tenths(seen)
+        ));
+    }
+}
+
+fn tenths(seen: &Seen) -> String {
+    seen.tenths.iter().map(|tenth| format!("{:.1}", tenth.as_secs_f64())).collect::<Vec<_>>().join(" ")
+}
+
+/// What the plain client waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Restarted,
+    Ready,
+}
+
+type Waiting = Arc<Mutex<HashMap<String, (Wanted, oneshot::Sender<()>)>>>;
+
+/// The yardstick: the same three writes for each pod, a quarter of them at a time.
+async fn raw(cluster: &Cluster, count: usize, workers: usize) -> Result<Seen> {
+    let client = cluster.client();
+    let name = format!("raw-in-place-{count}");
+    pods::namespace(&client, &name).await?;
+    let api: Api<Pod> = Api::namespaced(client.clone(), &name);
+    let begun = Instant::now();
+    let create = async {
+        futures::stream::iter((0..count).map(|number| create(&api, number))).buffer_unordered(workers).try_collect::<Vec<()>>().await
+    };
+    tokio::try_join!(create, pods::until_ready(&api, "game:1", count, begun))?;
+    let waiting = Waiting::default();
+    let watching = tokio::spawn(watch(api.clone(), Arc::clone(&waiting)));
+    let calls = Semaphore::new(workers);
+    let started = Instant::now();
+    let update = async {
+        let all = futures::stream::iter((0..count).map(|number| update(&api, number, &calls, &waiting)));
+        all.buffer_unordered((count / 4).max(1)).try_collect::<Vec<()>>().await
+    };
+    let (_, seen) = tokio::try_join!(update, pods::until_ready(&api, "game:2", count, started))?;
+    watching.abort();
+    eprintln!("plain client, {count} pods: updated in place in {:.1} s", seen.ready.as_secs_f64());
+    pods::remove_namespace(&client, &name).await?;
+    Ok(seen)
+}
+
+fn gate(up: bool) -> Value {
+    json!({ "status": { "conditions": [{ "type": "InPlaceUpdateReady", "status": if up { "True" } else { "False" } }] } })
+}
+
+async fn create(api: &Api<Pod>, number: usize) -> Result<()> {
+    let name = format!("pod-{number}");
+    let pod = json!({
+        "metadata": { "name": name, "labels": { "app": "bench" } },
+        "spec": {
+            "terminationGracePeriodSeconds": 1, "readinessGates": [{ "conditionType": "InPlaceUpdateReady" }],
+            "containers": [{ "name": "game", "image": "game:1" }],
+        },
+    });
+    api.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+    api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(gate(true))).await?;
+    Ok(())
+}
+
+async fn update(api: &Api<Pod>, number: usize, calls: &Semaphore, waiting: &Waiting) -> Result<()> {
+    let (name, params) = (format!("pod-{number}"), PatchParams::default());
+    let wait = |wanted: Wanted| {
+        let (tell, told) = oneshot::channel();
+        waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), (wanted, tell));
+        async move { tokio::time::timeout(Duration::from_secs(600), told).await.context("a pod does not come back")?.context("the watch ended") }
+    };
+    let call = calls.acquire().await?;
+    let mut down = gate(false);
+    if let Some(fields) = down.as_object_mut() {
+        let metadata = json!({ "labels": { "controller-revision-hash": "bench-2" }, "annotations": { "inplace-update-state": "{}" } });
+        fields.insert("metadata".to_owned(), metadata);
+    }
+    api.patch_status(&name, &params, &Patch::Strategic(down)).await?;
+    let restarted = wait(Wanted::Restarted);
+    let image = json!({ "spec": { "containers": [{ "name": "game", "image": "game:2" }] } });
+    api.patch(&name, &params, &Patch::Strategic(image)).await?;
+    drop(call);
+    restarted.await?;
+    let ready = wait(Wanted::Ready);
+    let call = calls.acquire().await?;
+    api.patch_status(&name, &params, &Patch::Strategic(gate(true))).await?;
+    drop(call);
+    ready.await
+}
+
+/// Tells whoever waits.
+async fn watch(api: Api<Pod>, waiting: Waiting) {
+    let mut changes = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff().applied_objects());
+    while let Some(change) = changes.next().await {
+        let Ok(pod) = change else { continue };
+        let status = pod.status.as_ref();
+        let restarted = status
+            .and_then(|status| status.container_statuses.as_ref()?.first())
+            .is_some_and(|container| container.image == "game:2" && container.state.as_ref().is_some_and(|state| state.running.is_some()));
+        let conditions = status.and_then(|status| status.conditions.as_ref());
+        let ready = conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"));
+        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_there = |(wanted, _): &(Wanted, oneshot::Sender<()>)| match wanted {
+            Wanted::Restarted => restarted,
+            Wanted::Ready => restarted && ready,
+        };
+        if waiting.get(&pod.name_any()).is_some_and(is_there)
+            && let Some((_, tell)) = waiting.remove(&pod.name_any())
+        {
+            // Who has given up is not told.
+            let _ = tell.send(());
+        }
+    }
+}
