@@ -13,6 +13,11 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, "gamedeployment_input::the_selector_cannot_change", the_selector_cannot_change);
     suite.sharing(fake, "gamedeployment_input::a_long_name_is_refused_and_the_longest_works", a_long_name_is_refused_and_the_longest_works);
     suite.sharing(fake, "gamedeployment_input::a_refused_template_is_told_and_mended", a_refused_template_is_told_and_mended);
+    suite.sharing(
+        fake,
+        "gamedeployment_input::a_quota_that_leaves_no_room_for_surge_is_told",
+        a_quota_that_leaves_no_room_for_surge_is_told,
+    );
     suite.sharing(fake, "gamedeployment_input::a_quota_is_told_and_lifted", a_quota_is_told_and_lifted);
     suite.sharing(fake, "gamedeployment_input::a_denied_create_is_told_in_the_policys_words", a_denied_create_is_told_in_the_policys_words);
     suite.sharing(fake, "gamedeployment_input::a_taken_revision_name_is_passed_by", a_taken_revision_name_is_passed_by);
@@ -195,4 +200,23 @@ async fn defaults_are_those_of_the_guide(scene: Arc<Scene>) -> Result<()> {
     let strategy = json!({ "type": "RollingUpdate", "partition": 0, "maxUnavailable": "25%", "maxSurge": 0, "paused": false });
     ensure!(spec["updateStrategy"] == strategy, "{spec}");
     Game::named(&scene, "plain").until_rest("Complete").await.map(drop)
+}
+
+async fn a_quota_that_leaves_no_room_for_surge_is_told(scene: Arc<Scene>) -> Result<()> {
+    let spec = json!({ "replicas": 3, "updateStrategy": { "maxUnavailable": 0, "maxSurge": 1 } });
+    let game = Game::apply(&scene, "tight", &spec)?;
+    game.until_rest("Complete").await?;
+    scene.kubectl(&["create", "quota", "tight", "--hard=pods=3"])?;
+    // A quota counts when the API server has counted.
+    crate::cleanup::eventually("the quota counts", || {
+        scene.kubectl(&["get", "quota", "tight", "-o", "jsonpath={.status.used.pods}"]).is_ok_and(|used| used == "3")
+    })
+    .await?;
+    game.set_image("game:2").await?;
+    let said = game.until_condition("Degraded", "True", "FailedCreate").await?;
+    ensure!(said.contains("exceeded quota"), "{said}");
+    ensure!(game.pods().await?.len() == 3, "a pod went although none could come");
+    scene.kubectl(&["delete", "quota", "tight"])?;
+    let status = game.until_rest("Complete").await?;
+    Game::expect_counts(&status, 3, 3, 3)
 }

@@ -23,6 +23,8 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, "inplace::a_gate_that_is_flipped_by_hand_is_set_right", a_gate_that_is_flipped_by_hand_is_set_right);
     suite.sharing(fake, "inplace::only_changed_containers_restart_and_in_order", only_changed_containers_restart_and_in_order);
     suite.sharing(fake, "inplace::labels_and_annotations_change_without_a_restart", labels_and_annotations_change_without_a_restart);
+    suite.sharing(fake, "inplace::a_pod_deleted_in_its_grace_is_replaced", a_pod_deleted_in_its_grace_is_replaced);
+    suite.sharing(fake, "inplace::the_type_can_be_switched_on_the_way", the_type_can_be_switched_on_the_way);
     suite.sharing(fake, "inplace::images_change_under_running_containers", images_change_under_running_containers);
 }
 
@@ -251,6 +253,39 @@ async fn labels_and_annotations_change_without_a_restart(scene: Arc<Scene>) -> R
         ensure!(pod.annotations().get("note").is_some_and(|note| note == "new"), "{:?}", pod.annotations());
     }
     ensure!(restarts(&pods) == BTreeMap::from([(0, 2)]), "{:?}", restarts(&pods));
+    Ok(())
+}
+
+async fn a_pod_deleted_in_its_grace_is_replaced(scene: Arc<Scene>) -> Result<()> {
+    let game = Game::apply(&scene, "lost", &in_place(4, 600))?;
+    game.until_rest("Complete").await?;
+    game.set_image("game:2").await?;
+    until_drained(&game, 2).await?;
+    let is_drained = |pod: &&Pod| pod.annotations().contains_key("inplace-update-grace");
+    let drained = game.pods().await?.iter().find(is_drained).context("nobody is in its grace")?.name_any();
+    scene.kubectl(&["delete", "pod", &drained, "--grace-period=0", "--force"])?;
+    // Its successor is of the new revision, and serves at once; its place is taken by the next one that leaves its services.
+    game.until("replaced", |status| status["replicas"] == 4 && status["updatedReadyReplicas"] == 1 && status["updatedReplicas"] == 3)
+        .await?;
+    ensure!(game.images().await? == counts(&[("game:1", 3), ("game:2", 1)]), "{:?}", game.images().await?);
+    ensure!(restarts(&game.pods().await?) == BTreeMap::from([(0, 4)]), "restarted inside the grace");
+    Ok(())
+}
+
+async fn the_type_can_be_switched_on_the_way(scene: Arc<Scene>) -> Result<()> {
+    let mut spec = in_place(6, 1);
+    spec["updateStrategy"]["partition"] = json!(3);
+    let game = Game::apply(&scene, "switch", &spec)?;
+    game.until_rest("Complete").await?;
+    let before = uids(&game.pods().await?);
+    game.set_image("game:2").await?;
+    game.until("some are on their way", |status| status["updatedReplicas"] == 2).await?;
+    game.patch(json!({ "spec": { "updateStrategy": { "type": "RollingUpdate", "partition": 0 } } })).await?;
+    let status = game.until_rest("Complete").await?;
+    Game::expect_counts(&status, 6, 6, 6)?;
+    ensure!(game.images().await? == counts(&[("game:2", 6)]), "{:?}", game.images().await?);
+    let stayed = uids(&game.pods().await?).iter().filter(|uid| before.contains(uid)).count();
+    ensure!(stayed >= 2, "pods that were on their way were replaced");
     Ok(())
 }
 

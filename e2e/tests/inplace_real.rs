@@ -24,6 +24,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(real, "inplace::a_neighbour_and_shared_memory_notice_nothing", a_neighbour_and_shared_memory_notice_nothing);
     suite.sharing(real, "inplace::a_rollout_fails_no_request", a_rollout_fails_no_request);
     suite.sharing(real, "inplace::what_the_kubelet_makes_of_it", what_the_kubelet_makes_of_it);
+    suite.disturbing(real, "inplace::a_lost_node_holds_up_only_its_own_pod", a_lost_node_holds_up_only_its_own_pod);
     suite.sharing(real, "inplace::resources_change_without_a_restart", resources_change_without_a_restart);
 }
 
@@ -259,5 +260,34 @@ async fn resources_change_without_a_restart(scene: Arc<Scene>) -> Result<()> {
     game.until("it cannot be", |status| status["conditions"].to_string().contains("ResizeInfeasible")).await?;
     set("150m", "main:v2").await?;
     game.until_rest("Complete").await?;
+    Ok(())
+}
+
+async fn a_lost_node_holds_up_only_its_own_pod(scene: Arc<Scene>) -> Result<()> {
+    let spread = json!({ "topologySpreadConstraints": [{
+        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": { "matchLabels": { "app": "split" } },
+    }] });
+    let mut spec = spec(2, 0, &json!([server("game", "main:v1", 8000)]));
+    e2e::merge(&mut spec["template"]["spec"], &spread);
+    spec["updateStrategy"]["maxUnavailable"] = json!(2);
+    let game = Game::apply(&scene, "split", &spec)?;
+    game.until_rest("Complete").await?;
+    let lost = scene.cluster().real_nodes().get(1).context("no second node")?;
+    scene.cluster().set_link(lost, false)?;
+    let update = async {
+        let container = json!([server("game", "main:v2", 8000)]);
+        game.patch(json!({ "spec": { "template": { "spec": { "containers": container } } } })).await?;
+        // The other one is updated; the lost one is waited for, and named.
+        game.until("one is updated", |status| status["updatedReadyReplicas"] == 1 && status["readyReplicas"] == 1).await
+    };
+    let updated = update.await;
+    // The cable goes back in also if the test has failed.
+    scene.cluster().set_link(lost, true)?;
+    let status = updated?;
+    ensure!(status["conditions"].to_string().contains("waiting for split-"), "{status}");
+    game.until_rest("Complete").await?;
+    for pod in game.pods().await? {
+        ensure!(container(&pod, "game").is_some_and(|game| game.restart_count == 1), "not exactly one restart");
+    }
     Ok(())
 }

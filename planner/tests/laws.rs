@@ -25,6 +25,8 @@ enum Event {
     HookTemplate(bool),
     Answer(Verdict),
     Gate(usize, bool),
+    Lose(u8),
+    Find,
     NameForDeletion(usize),
     Ready(usize),
     Unready(usize),
@@ -51,7 +53,7 @@ const STEPS: &[&str] = &[
     "[{hook: {templateName: test}}, {partition: 9}, {partition: 1}]",
 ];
 
-fn hook_template() -> HookTemplate {
+pub(crate) fn hook_template() -> HookTemplate {
     let metric = json!({ "name": "webtest", "provider": { "web": { "url": "http://1.1.1.1", "jsonPath": "{.age}" } } });
     let template = json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate", "metadata": { "name": "test" }, "spec": { "metrics": [metric] } });
     serde_json::from_value(template).unwrap()
@@ -75,6 +77,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0_usize..STEPS.len()).prop_map(Event::Steps),
         1 => any::<bool>().prop_map(Event::HookTemplate),
         2 => prop::sample::select(&[Verdict::Successful, Verdict::Failed, Verdict::Cancelled][..]).prop_map(Event::Answer),
+        1 => (0_u8..3).prop_map(Event::Lose),
+        1 => Just(Event::Find),
         1 => (0_usize..20, any::<bool>()).prop_map(|(index, up)| Event::Gate(index, up)),
         1 => (0_usize..20).prop_map(Event::NameForDeletion),
         4 => (0_usize..20).prop_map(Event::Ready),
@@ -108,6 +112,48 @@ fn happen(world: &mut World, event: &Event) {
         Event::MaxUnavailable(value) => world.edit(|spec| spec.update_strategy.max_unavailable = value.clone()),
         Event::MaxSurge(value) => world.edit(|spec| spec.update_strategy.max_surge = value.clone()),
         Event::Pause(paused) => world.edit(|spec| spec.update_strategy.paused = *paused),
+        Event::Type(_) | Event::Grace(_) | Event::Recreate(_) | Event::Steps(_) => edit_strategy(world, event),
+        Event::HookTemplate(exists) => world.hook_templates = if *exists { vec![hook_template()] } else { Vec::new() },
+        Event::Answer(phase) => world.answer(*phase),
+        Event::NameForDeletion(index) => {
+            let names = chosen(world, *index).into_iter().collect::<Vec<_>>();
+            world.edit(|spec| spec.scale_strategy.get_or_insert_default().pods_to_delete.extend(names));
+        }
+        Event::Pass(seconds) => world.pass(*seconds),
+        Event::AllReady => {
+            let names: Vec<String> =
+                world.pods.values().filter(|pod| pod.is_active() && world.answers(pod)).map(|pod| pod.name.clone()).collect();
+            world.pods.iter_mut().filter(|(name, _)| names.contains(name)).for_each(|(_, pod)| make_ready(pod, now));
+        }
+        Event::Lose(number) => world.lose(&format!("node-{number}")),
+        Event::Find => world.lost.clear(),
+        Event::Buried => world.pods.retain(|_, pod| !pod.deleting),
+        Event::Vanish(index) => drop(chosen(world, *index).and_then(|name| world.pods.remove(&name))),
+        Event::Ready(index)
+        | Event::Unready(index)
+        | Event::Fail(index)
+        | Event::Orphan(index)
+        | Event::Relabel(index)
+        | Event::Gate(index, _) => {
+            let Some(name) = chosen(world, *index) else { return };
+            let answers = world.pods.get(&name).is_some_and(|pod| world.answers(pod));
+            let Some(pod) = world.pods.get_mut(&name) else { return };
+            match event {
+                Event::Ready(_) if pod.is_active() && answers => make_ready(pod, now),
+                Event::Unready(_) => pod.ready_since = None,
+                Event::Fail(_) => (pod.phase, pod.ready_since) = (Phase::Failed, None),
+                Event::Gate(_, up) if pod.gate != Gate::Absent => pod.gate = if *up { Gate::Up } else { Gate::Down(now) },
+                Event::Orphan(_) => pod.controller = None,
+                Event::Relabel(_) => drop(pod.labels.insert("app".to_owned(), "other".to_owned())),
+                _ => {}
+            }
+        }
+        Event::Work(cut) => work(world, *cut),
+    }
+}
+
+fn edit_strategy(world: &mut World, event: &Event) {
+    match event {
         Event::Type(kind) => world.edit(|spec| {
             spec.update_strategy.kind = *kind;
             spec.update_strategy.hot_patch = Some(HotPatch { executor: Some(HotPatchExecutor::Kubelet), ..HotPatch::default() });
@@ -123,34 +169,7 @@ fn happen(world: &mut World, event: &Event) {
             let steps = serde_saphyr::from_str(STEPS[*index]).unwrap();
             world.edit(|spec| spec.update_strategy.canary = Some(Canary { steps }));
         }
-        Event::HookTemplate(exists) => world.hook_templates = if *exists { vec![hook_template()] } else { Vec::new() },
-        Event::Answer(phase) => world.answer(*phase),
-        Event::NameForDeletion(index) => {
-            let names = chosen(world, *index).into_iter().collect::<Vec<_>>();
-            world.edit(|spec| spec.scale_strategy.get_or_insert_default().pods_to_delete.extend(names));
-        }
-        Event::Pass(seconds) => world.pass(*seconds),
-        Event::AllReady => world.pods.values_mut().filter(|pod| pod.is_active()).for_each(|pod| make_ready(pod, now)),
-        Event::Buried => world.pods.retain(|_, pod| !pod.deleting),
-        Event::Vanish(index) => drop(chosen(world, *index).and_then(|name| world.pods.remove(&name))),
-        Event::Ready(index)
-        | Event::Unready(index)
-        | Event::Fail(index)
-        | Event::Orphan(index)
-        | Event::Relabel(index)
-        | Event::Gate(index, _) => {
-            let Some(pod) = chosen(world, *index).and_then(|name| world.pods.get_mut(&name)) else { return };
-            match event {
-                Event::Ready(_) if pod.is_active() => make_ready(pod, now),
-                Event::Unready(_) => pod.ready_since = None,
-                Event::Fail(_) => (pod.phase, pod.ready_since) = (Phase::Failed, None),
-                Event::Gate(_, up) if pod.gate != Gate::Absent => pod.gate = if *up { Gate::Up } else { Gate::Down(now) },
-                Event::Orphan(_) => pod.controller = None,
-                Event::Relabel(_) => drop(pod.labels.insert("app".to_owned(), "other".to_owned())),
-                _ => {}
-            }
-        }
-        Event::Work(cut) => work(world, *cut),
+        _ => {}
     }
 }
 
@@ -192,6 +211,8 @@ fn work(world: &mut World, cut: Option<usize>) {
 /// No container restarts while its pod serves, before its grace is over, or for nothing.
 fn assert_gentle(world: &World, change: &PodPatch) {
     let Some(pod) = world.pods.get(&change.name).filter(|pod| pod.uid == change.uid) else { return };
+    let conditions = change.body["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.for_each(|one| assert_eq!(one["type"], "InPlaceUpdateReady", "readiness itself is the kubelet's to tell"));
     let images = change.body["spec"]["containers"].as_array().into_iter().flatten();
     for image in images {
         assert_ne!(image["image"], pod.containers[0].image.as_str(), "a restart for nothing: {change:?}");

@@ -14,8 +14,10 @@ use crate::pod::{Gate, PodFacts};
 /// Writes to pods that stay.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// Pods that leave their services or may serve again.
+    /// Pods that may serve again, or should not serve.
     pub(super) upkeep: Vec<Action>,
+    /// Pods that leave their services for a change.
+    pub(super) drains: Vec<Action>,
     /// Pods that get other requests and limits.
     pub(super) resizes: Vec<Action>,
     /// Pods that get other images, labels or annotations.
@@ -75,13 +77,26 @@ impl Changes {
                 format!("pod {} has no readiness gate {}: its containers restart while it serves", pod.name, api::names::READINESS_GATE);
             self.notes.push(Note { warning: true, reason: event::WITHOUT_GATE, message });
         }
-        // A pod that is out of its services is resized when it is changed.
-        if !difference.resources.is_empty() && (!restarts || pod.gate == Gate::Absent) {
-            self.resizes.push(Action::PatchPod(inplace::resize(pod, &difference)));
+        let settings = settings(situation);
+        let grace: i64 = settings.grace_period_seconds.unwrap_or_default().into();
+        let first = Action::PatchPod(inplace::start(pod, revision, &difference, grace, now));
+        if !restarts || pod.gate == Gate::Absent {
+            self.resize(pod, &difference);
+            self.restarts.push(first);
+            return;
         }
-        let grace = settings(situation).grace_period_seconds.unwrap_or_default().into();
-        let patch = Action::PatchPod(inplace::start(pod, revision, &difference, grace, now));
-        self.restarts.push(patch);
+        self.drains.push(first);
+        // Nothing to wait for: what comes next comes in the same plan, once every pod of it has left its services.
+        if grace == 0 && settings.policy.unwrap_or(ContainerOrder::DisOrdered) == ContainerOrder::DisOrdered {
+            self.resize(pod, &difference);
+            self.restarts.push(Action::PatchPod(inplace::follow(pod, &difference)));
+        }
+    }
+
+    fn resize(&mut self, pod: &PodFacts, difference: &Difference) {
+        if !difference.resources.is_empty() {
+            self.resizes.push(Action::PatchPod(inplace::resize(pod, difference)));
+        }
     }
 
     /// What a pod needs that is not begun anew: the end of its grace, its return to its services.
@@ -105,9 +120,7 @@ impl Changes {
         if due.is_empty() && !difference.images.is_empty() {
             return;
         }
-        if !difference.resources.is_empty() {
-            self.resizes.push(Action::PatchPod(inplace::resize(pod, &difference)));
-        }
+        self.resize(pod, &difference);
         self.restarts.push(Action::PatchPod(inplace::restart(pod, &difference, &due, situation.now)));
     }
 }

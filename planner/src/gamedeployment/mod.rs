@@ -64,11 +64,11 @@ pub fn decide(seen: &Observed, now: Now) -> Plan<GameDeploymentStatus> {
     let (claims, revisions) = (situation.claims.clone(), situation.revision_actions.clone());
     let (wake, canary) = (situation.wake(), situation.standing);
     let tidying = [moves.ended, canary.leftovers, forgotten].concat();
-    // What is missing comes before anything goes; what only tidies up comes last, so that a refusal there holds nothing up.
-    let changes = [moves.changes.upkeep, moves.changes.resizes, moves.changes.restarts];
-    let [upkeep, resizes, restarts] = changes;
-    let steps = [claims, revisions, canary.actions, moves.missing, moves.deletions, moves.successors, upkeep, resizes, restarts, tidying];
-    let steps: Vec<Vec<Action>> = steps.into_iter().filter(|step| !step.is_empty()).collect();
+    // What is missing comes before anything goes. What only concerns the steps, and what only tidies up, comes last, so that a refusal there holds nothing up.
+    let pods = [claims, revisions, moves.missing, moves.deletions, moves.successors];
+    let changes = [moves.changes.upkeep, moves.changes.drains, moves.changes.resizes, moves.changes.restarts];
+    let steps = pods.into_iter().chain(changes).chain([canary.actions, tidying]);
+    let steps: Vec<Vec<Action>> = steps.filter(|step| !step.is_empty()).collect();
     let notes = [canary.notes, moves.changes.notes].concat();
     Plan { steps, holds, notes, wake, ..Plan::only(status) }
 }

@@ -68,8 +68,9 @@ impl Moves {
 
     /// Whether anything is to be done.
     pub(super) fn is_empty(&self) -> bool {
-        let Changes { upkeep, resizes, restarts, .. } = &self.changes;
-        [&self.missing, &self.deletions, &self.successors, &self.ended, upkeep, resizes, restarts].iter().all(|actions| actions.is_empty())
+        let Changes { upkeep, drains, resizes, restarts, .. } = &self.changes;
+        let all = [&self.missing, &self.deletions, &self.successors, &self.ended, upkeep, drains, resizes, restarts];
+        all.iter().all(|actions| actions.is_empty())
     }
 }
 

@@ -16,7 +16,7 @@ use crate::pod::{Container, Gate, PodFacts};
 use crate::quantity;
 
 pub use diff::{Difference, difference, obstacles};
-pub use patch::{gate, hot_patch, resize, restart, start};
+pub use patch::{follow, gate, hot_patch, resize, restart, start};
 
 /// An update in place, as a pod's annotations tell.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

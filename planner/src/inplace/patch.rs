@@ -138,6 +138,14 @@ pub fn restart(pod: &PodFacts, difference: &Difference, now_due: &[(String, Stri
     patch(pod, PatchReason::InPlace, PodPart::Main, entries(&difference.labels), annotations, images(now_due))
 }
 
+/// Makes a change right after it was announced.
+#[must_use]
+pub fn follow(pod: &PodFacts, difference: &Difference) -> PodPatch {
+    let mut annotations = entries(&difference.annotations);
+    annotations.insert(INPLACE_GRACE_ANNOTATION.to_owned(), Value::Null);
+    patch(pod, PatchReason::InPlace, PodPart::Main, entries(&difference.labels), annotations, images(&difference.images))
+}
+
 /// Lets a pod serve, or takes it out of its services.
 #[must_use]
 pub fn gate(pod: &PodFacts, up: bool, now: Timestamp) -> PodPatch {

@@ -1,6 +1,6 @@
 //! A small cluster in memory: applies plans as the API server would, ages pods, and keeps score of what plans do to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::names::{INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION, READINESS_GATE};
@@ -48,6 +48,8 @@ pub(crate) struct World {
     pub(crate) revisions: BTreeMap<String, RevisionFacts>,
     pub(crate) hook_runs: BTreeMap<String, HookRun>,
     pub(crate) hook_templates: Vec<HookTemplate>,
+    /// Nodes that do not answer: their pods stay as they are.
+    pub(crate) lost: BTreeSet<String>,
     pub(crate) now: Timestamp,
     version: u64,
 }
@@ -56,7 +58,7 @@ impl World {
     pub(crate) fn new(spec: &Value) -> Self {
         let now = "2026-11-15T10:00:00Z".parse().unwrap();
         let (pods, revisions, hook_runs) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { game: game(spec), pods, revisions, hook_runs, hook_templates: Vec::new(), now, version: 100 }
+        Self { game: game(spec), pods, revisions, hook_runs, hook_templates: Vec::new(), lost: BTreeSet::new(), now, version: 100 }
     }
 
     pub(crate) fn observed(&self) -> Observed {
@@ -237,10 +239,24 @@ impl World {
     pub(crate) fn calm(&mut self) {
         let now = self.now;
         self.answer(api::tkex::Phase::Successful);
+        self.lost.clear();
         self.pods.retain(|_, pod| !pod.deleting);
         for pod in self.pods.values_mut().filter(|pod| pod.is_active()) {
             make_ready(pod, now);
         }
+    }
+
+    /// A node does not answer any more: its pods are not ready, and stay as they are until it is back.
+    pub(crate) fn lose(&mut self, node: &str) {
+        self.lost.insert(node.to_owned());
+        for pod in self.pods.values_mut().filter(|pod| pod.node.as_deref() == Some(node)) {
+            pod.ready_since = None;
+        }
+    }
+
+    /// Whether the node of a pod answers.
+    pub(crate) fn answers(&self, pod: &PodFacts) -> bool {
+        !pod.node.as_ref().is_some_and(|node| self.lost.contains(node))
     }
 
     /// Lets the operator work on a calm cluster until nothing is left to do; how many rounds that took.
