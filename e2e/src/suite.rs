@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use libtest_mimic::{Arguments, Failed, Trial};
 use localkube::{Cluster, KubeVersion, OperatorOptions, Operators, Options, Progress};
 use tokio::runtime::Runtime;
-use tokio::sync::{OnceCell, RwLock};
+use tokio::sync::{Mutex, OnceCell, RwLock};
 
 use crate::scene::Scene;
 
@@ -25,10 +25,21 @@ pub enum Place {
 #[derive(Debug, Default)]
 struct Site {
     // Dropped in this order: the operator before its cluster.
-    operators: OnceCell<Operators>,
+    operators: Mutex<Option<Operators>>,
     cluster: OnceCell<Arc<Cluster>>,
     /// Held for reading by a test that shares the cluster, for writing by one that disturbs it.
     peace: RwLock<()>,
+}
+
+/// How a test uses a shared cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// Side by side with others.
+    Sharing,
+    /// For itself.
+    Disturbing,
+    /// For itself, without the operator.
+    Bare,
 }
 
 /// Everything that outlives a single test.
@@ -87,12 +98,28 @@ impl Suite {
         let start = || async { Cluster::start(&options).await.map(Arc::new) };
         let site = self.site(place);
         let cluster = site.cluster.get_or_try_init(start).await.with_context(|| format!("cannot start the {place:?} cluster"))?;
-        let operate = || async {
-            cluster.install_operator()?;
-            cluster.start_operators(&OperatorOptions::default()).await
-        };
-        site.operators.get_or_try_init(operate).await.context("cannot start the operator")?;
         Ok(Arc::clone(cluster))
+    }
+
+    /// The operator runs on a shared cluster, or does not and is not even installed.
+    async fn operate(&self, place: Place, cluster: &Cluster, wanted: bool) -> Result<()> {
+        let mut operators = self.site(place).operators.lock().await;
+        match operators.take() {
+            Some(running) if wanted => *operators = Some(running),
+            None if wanted => {
+                cluster.install_operator()?;
+                *operators = Some(cluster.start_operators(&OperatorOptions::default()).await?);
+            }
+            Some(running) => {
+                running.stop().await;
+                for file in ["03-rbac.yaml", "02-namespace.yaml", "01-resources.yaml"] {
+                    let path = format!("{}/../deploy/{file}", env!("CARGO_MANIFEST_DIR"));
+                    crate::scene::run(cluster.kubectl().args(["delete", "--wait", "-f", &path]), "")?;
+                }
+            }
+            None => {}
+        }
+        Ok(())
     }
 
     /// A test that needs no shared cluster.
@@ -119,7 +146,7 @@ impl Suite {
         F: FnOnce(Arc<Scene>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<()>>,
     {
-        self.on_cluster(place, name, false, test);
+        self.on_cluster(place, name, Manner::Sharing, test);
     }
 
     /// A test that has a shared cluster for itself while it runs.
@@ -128,10 +155,19 @@ impl Suite {
         F: FnOnce(Arc<Scene>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<()>>,
     {
-        self.on_cluster(place, name, true, test);
+        self.on_cluster(place, name, Manner::Disturbing, test);
     }
 
-    fn on_cluster<F, Fut>(self: &Arc<Self>, place: Place, name: &str, alone: bool, test: F)
+    /// The same, without the operator.
+    pub fn bare<F, Fut>(self: &Arc<Self>, place: Place, name: &str, test: F)
+    where
+        F: FnOnce(Arc<Scene>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<()>>,
+    {
+        self.on_cluster(place, name, Manner::Bare, test);
+    }
+
+    fn on_cluster<F, Fut>(self: &Arc<Self>, place: Place, name: &str, manner: Manner, test: F)
     where
         F: FnOnce(Arc<Scene>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<()>>,
@@ -145,8 +181,11 @@ impl Suite {
         self.add(Trial::test(name, move || {
             let run = async {
                 let peace = &suite.site(place).peace;
-                let (_shared, _exclusive) = if alone { (None, Some(peace.write().await)) } else { (Some(peace.read().await), None) };
-                let scene = Arc::new(Scene::open(suite.cluster(place).await?, &title).await?);
+                let shares = manner == Manner::Sharing;
+                let (_shared, _exclusive) = if shares { (Some(peace.read().await), None) } else { (None, Some(peace.write().await)) };
+                let cluster = suite.cluster(place).await?;
+                suite.operate(place, &cluster, manner != Manner::Bare).await.context("the operator")?;
+                let scene = Arc::new(Scene::open(cluster, &title).await?);
                 let result = test(Arc::clone(&scene)).await;
                 match &result {
                     Ok(()) => scene.close().await?,

@@ -85,6 +85,12 @@ impl CallError {
         self.code == 0 || self.code == 504
     }
 
+    /// The server understood and said no; it would say so again.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        (400..500).contains(&self.code) && !self.is_overload() && self.code != 401
+    }
+
     /// The server wants to be left alone for a while.
     #[must_use]
     pub fn is_overload(&self) -> bool {

@@ -1,5 +1,6 @@
 //! Carries plans out. The only place that writes pods and revisions.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use planner::manifest::{self, Owner};
-use planner::plan::{Action, NewMeasurement, PodPart};
+use planner::plan::{Action, NewMeasurement, PodPart, PodPatch};
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -111,6 +112,8 @@ struct Run<'a> {
     /// Begins a measurement.
     measure: &'a (dyn Fn(&NewMeasurement) + Sync),
     report: Mutex<Report>,
+    /// Uids of pods whose change was refused: nothing more is tried for them in this plan.
+    refused: Mutex<HashSet<String>>,
     stopped: AtomicBool,
     done: AtomicUsize,
     deadline: Instant,
@@ -124,6 +127,7 @@ impl Executor {
             mandate,
             measure,
             report: Mutex::default(),
+            refused: Mutex::default(),
             stopped: AtomicBool::new(false),
             done: AtomicUsize::new(0),
             deadline: Instant::now() + SLICE,
@@ -155,7 +159,7 @@ impl Run<'_> {
     }
 
     async fn one(&self, action: &Action) {
-        if self.stopped.load(Ordering::Relaxed) {
+        if self.stopped.load(Ordering::Relaxed) || self.is_refused(action) {
             return;
         }
         if Instant::now() >= self.deadline {
@@ -179,6 +183,15 @@ impl Run<'_> {
         self.executor.metrics.write_ended();
         drop(permit);
         self.note(action, result);
+    }
+
+    fn refused(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+        self.refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Whether an earlier change of the same pod was refused.
+    fn is_refused(&self, action: &Action) -> bool {
+        matches!(action, Action::PatchPod(change) if self.refused().contains(&change.uid))
     }
 
     fn with_report(&self, change: impl FnOnce(&mut Report)) {
@@ -208,7 +221,12 @@ impl Run<'_> {
             }
             Err(error) => {
                 metrics.count_action(action.word(), "error");
-                self.stopped.store(true, Ordering::Relaxed);
+                if let (Action::PatchPod(change), true) = (action, error.is_refusal()) {
+                    // The trouble of one pod is not the others'.
+                    self.refused().insert(change.uid.clone());
+                } else {
+                    self.stopped.store(true, Ordering::Relaxed);
+                }
                 let (reason, message) = action.failure(&error.message);
                 self.with_report(|report| {
                     report.failure.get_or_insert(Failure { reason, message: message.clone() });
@@ -267,23 +285,33 @@ impl Run<'_> {
                 (self.measure)(new);
                 Ok(Effect::Begun)
             }
-            Action::PatchPod(change) => {
-                let part = match change.part {
-                    PodPart::Main => "",
-                    PodPart::Status => "/status",
-                    PodPart::Resize => "/resize",
-                };
-                changed(server.patch(&format!("{pods}/{}{part}", change.name), Patch::Strategic, &change.body).await)
-            }
+            Action::PatchPod(change) => self.patch_pod(&pods, change).await,
             Action::Pause { paused, version } => {
                 let patch = json!({ "metadata": { "resourceVersion": version }, "spec": { "updateStrategy": { "paused": paused } } });
-                changed(server.patch(&self.mandate.path, Patch::Merge, &patch).await)
+                match server.patch(&self.mandate.path, Patch::Merge, &patch).await {
+                    // Somebody else was faster.
+                    Err(error) if error.is_conflict() => Ok(Effect::Stale),
+                    written => changed(written),
+                }
             }
             Action::CreateHookRun(new) => match server.create(&runs, &manifest::hook_run(owner, new)).await {
                 Err(error) if error.is_already_there() => self.whose(&format!("{runs}/{}", new.name)).await,
                 written => Ok(Effect::Wrote(written?.metadata.version())),
             },
             Action::DeleteHookRun { name, uid } => gone(server.delete(&format!("{runs}/{name}"), uid).await),
+        }
+    }
+
+    async fn patch_pod(&self, pods: &str, change: &PodPatch) -> Result<Effect, CallError> {
+        let part = match change.part {
+            PodPart::Main => "",
+            PodPart::Status => "/status",
+            PodPart::Resize => "/resize",
+        };
+        match self.executor.server.patch(&format!("{pods}/{}{part}", change.name), Patch::Strategic, &change.body).await {
+            // The pod is there, but nobody serves this part of it.
+            Err(error) if error.is_not_found() && error.message.contains("could not find the requested resource") => Err(error),
+            written => changed(written),
         }
     }
 

@@ -91,12 +91,15 @@ impl Recorder {
     }
 }
 
-/// A merge patch from one object to another, one level deep.
+/// A merge patch from one object to another.
 fn difference(before: &Value, after: &Value) -> Map<String, Value> {
     let empty = Map::new();
     let (before, after) = (before.as_object().unwrap_or(&empty), after.as_object().unwrap_or(&empty));
     let gone = before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key.clone(), Value::Null));
-    let changed = after.iter().filter(|(key, value)| before.get(*key) != Some(value)).map(|(key, value)| (key.clone(), value.clone()));
+    let changed = after.iter().filter(|(key, value)| before.get(*key) != Some(value)).map(|(key, value)| {
+        let inner = before.get(key).filter(|old| old.is_object() && value.is_object());
+        (key.clone(), inner.map_or_else(|| value.clone(), |old| Value::Object(difference(old, value))))
+    });
     gone.chain(changed).collect()
 }
 
@@ -118,6 +121,10 @@ mod tests {
         let after = json!({ "replicas": 1, "readyReplicas": 2 });
         assert_eq!(Value::Object(difference(&before, &after)), json!({ "readyReplicas": 2, "canary": null }));
         assert!(difference(&before, &before).is_empty());
+        // What is gone inside an object has to be said: a merge would keep it.
+        let nested = |hook_run: Option<&str>| json!({ "canary": { "revision": "a", "currentStepHookRun": hook_run } });
+        let without = json!({ "canary": { "revision": "a" } });
+        assert_eq!(Value::Object(difference(&nested(Some("run")), &without)), json!({ "canary": { "currentStepHookRun": null } }));
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub struct Rollout<'a> {
     pub memory: Memory,
     /// HookRuns of the object.
     pub runs: &'a [Arc<HookRun>],
+    /// Names that others use.
+    pub taken: &'a [String],
     /// HookTemplates of the namespace that steps name.
     pub templates: &'a [Arc<HookTemplate>],
     /// The moment.
@@ -214,6 +216,8 @@ impl Rollout<'_> {
                 standing.wake = until.filter(|until| *until > self.now);
                 standing.stop = Some(Hold::PausedByStep { step: index, until });
             }
+            // Nothing was recorded that could have begun this pause: it is a person's, and the step has not begun.
+            None if self.paused && standing.recorded != Some(index) => standing.memory.index = index.checked_sub(1),
             None if self.paused => {
                 standing.memory.pauses = vec![PauseCondition { reason: PAUSED_BY_STEP.to_owned(), start_time: Time(self.now) }];
                 standing.wake = end(self.now);
@@ -232,6 +236,15 @@ impl Rollout<'_> {
         if is_paused_by_it && !self.paused {
             return Passed::Yes;
         }
+        let rolls_back = step.on_failure == Some(OnFailure::Rollback);
+        let is_gone = |name: &String| !self.runs.iter().any(|run| run.metadata.name.as_ref() == Some(name));
+        if let Some(run) = standing.memory.hook_run.clone().filter(|name| is_paused_by_it && is_gone(name)) {
+            // It has said no; that somebody removed it changes nothing.
+            let message = "its HookRun is gone".to_owned();
+            standing.stop = Some(Hold::HookFailed { step: index, run, message, rolls_back });
+            standing.retreats = rolls_back;
+            return Passed::No;
+        }
         let Some(run) = self.run(index, hook, standing) else { return Passed::No };
         let name = run.metadata.name.clone().unwrap_or_default();
         let (phase, message) = run.status.as_ref().map_or((None, None), |status| (status.phase, status.message.clone()));
@@ -241,6 +254,8 @@ impl Rollout<'_> {
                 standing.holds.push(Hold::HookRunning { step: index, run: name });
                 return Passed::No;
             }
+            // A person's pause holds the steps too.
+            Some(Phase::Successful) if standing.stop.is_some() => return Passed::No,
             Some(Phase::Successful) => return Passed::Yes,
             Some(_) => {}
         }
@@ -249,7 +264,6 @@ impl Rollout<'_> {
         } else if !is_paused_by_it {
             standing.memory.pauses = vec![PauseCondition { reason: PAUSED_BY_HOOK.to_owned(), start_time: Time(self.now) }];
         }
-        let rolls_back = step.on_failure == Some(OnFailure::Rollback);
         let message = message.unwrap_or_else(|| phase.map_or_else(String::new, |phase| crate::hookrun::word(phase).to_owned()));
         let hold = Hold::HookFailed { step: index, run: name, message, rolls_back };
         // Going back is what the person asked for in this case: the pause holds only the way forward.
@@ -262,7 +276,9 @@ impl Rollout<'_> {
     fn run(&self, index: usize, hook: &HookStep, standing: &mut Standing) -> Option<&Arc<HookRun>> {
         let named = |name: &str| self.runs.iter().find(|run| run.metadata.name.as_deref() == Some(name));
         let base = format!("{}-{index}-{}", self.update, hook.template_name);
-        if let Some(run) = standing.memory.hook_run.as_deref().and_then(named) {
+        // One of another step says nothing about this one.
+        let is_ours = |run: &&Arc<HookRun>| self.is_of_step(run, index) || label(run, RUN_STEP_LABEL).is_none();
+        if let Some(run) = standing.memory.hook_run.as_deref().and_then(named).filter(is_ours) {
             return Some(run);
         }
         let spec = match self.question(hook) {
@@ -279,7 +295,7 @@ impl Rollout<'_> {
             return Some(run);
         }
         let mut names = std::iter::once(base.clone()).chain((1..).map(|number| format!("{base}.{number}")));
-        let name = names.find(|name| named(name).is_none())?;
+        let name = names.find(|name| named(name).is_none() && !self.taken.contains(name))?;
         let labels = BTreeMap::from([
             (RUN_REVISION_LABEL.to_owned(), self.update.to_owned()),
             (RUN_TYPE_LABEL.to_owned(), RUN_TYPE_CANARY.to_owned()),

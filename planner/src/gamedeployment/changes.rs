@@ -71,7 +71,7 @@ impl Changes {
             self.restarts.push(Action::PatchPod(inplace::hot_patch(pod, revision, &difference, now)));
             return;
         }
-        let restarts = !difference.images.is_empty() || difference.resize_restarts;
+        let restarts = difference.restarts();
         if restarts && pod.gate == Gate::Absent {
             let message =
                 format!("pod {} has no readiness gate {}: its containers restart while it serves", pod.name, api::names::READINESS_GATE);
@@ -132,6 +132,15 @@ fn settings(situation: &Situation) -> InPlace {
 /// What has to change for a pod to follow a revision.
 fn difference(situation: &Situation, pod: &PodFacts, revision: &str) -> Difference {
     let Some(template) = situation.template(revision) else { return Difference::default() };
+    // A pod whose change waits does not follow its label yet.
+    let waits = pod.update.as_deref().is_some_and(|update| update.pending.is_some());
+    let base = pod.revision().filter(|_| !waits).and_then(|revision| situation.template(revision)).map(|base| &**base);
     let others = situation.seen.revisions.iter().filter(|other| other.name != revision).map(|other| &*other.template);
-    inplace::difference(pod, template, others)
+    let mut difference = inplace::difference(pod, template, base, others);
+    // What was announced is what changes.
+    let pending = pod.update.as_deref().and_then(|update| update.pending.as_ref());
+    if let Some(pending) = pending.filter(|pending| pending.revision == revision && !pending.container_images.is_empty()) {
+        difference.images.retain(|(name, _)| pending.container_images.contains_key(name));
+    }
+    difference
 }

@@ -254,6 +254,7 @@ fn rollout<'a>(
         is_due: update.name != current.name,
         memory,
         runs: &seen.hook_runs,
+        taken: &seen.taken_revision_names,
         templates: &seen.hook_templates,
         now,
     }

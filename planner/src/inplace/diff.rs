@@ -18,12 +18,20 @@ pub struct Difference {
     pub images: Vec<(String, String)>,
     /// Containers and their new requests and limits.
     pub resources: Vec<(String, Resources)>,
-    /// Whether those need a restart of a container.
-    pub resize_restarts: bool,
+    /// Containers that restart for them.
+    pub resize_restarts: Vec<String>,
     /// Labels to set, or to remove.
     pub labels: BTreeMap<String, Option<String>>,
     /// Annotations to set, or to remove.
     pub annotations: BTreeMap<String, Option<String>>,
+}
+
+impl Difference {
+    /// Whether a container has to restart.
+    #[must_use]
+    pub fn restarts(&self) -> bool {
+        !self.images.is_empty() || !self.resize_restarts.is_empty()
+    }
 }
 
 /// Paths where two templates differ in a way that a running pod cannot follow; none if it can.
@@ -102,7 +110,15 @@ fn compare(path: &str, old: &Value, new: &Value, paths: &mut Vec<String>) {
 }
 
 /// What has to change for a pod to follow a template. `known` are the templates of other revisions: labels and annotations that only those have are removed.
-pub fn difference<'t>(pod: &PodFacts, template: &Value, known: impl Iterator<Item = &'t Value> + Clone) -> Difference {
+///
+/// `base` is the template that the pod follows already, unless it is on its way: where that agrees with the new one nothing changes, so that what an admission webhook made of
+/// an image or of a request neither restarts a container nor is undone.
+pub fn difference<'t>(
+    pod: &PodFacts,
+    template: &Value,
+    base: Option<&Value>,
+    known: impl Iterator<Item = &'t Value> + Clone,
+) -> Difference {
     let mut difference = Difference {
         labels: metadata("labels", &pod.labels, template, known.clone()),
         annotations: metadata("annotations", &pod.annotations, template, known),
@@ -112,21 +128,30 @@ pub fn difference<'t>(pod: &PodFacts, template: &Value, known: impl Iterator<Ite
     for wanted in containers.into_iter().flatten() {
         let name = wanted.get("name").and_then(Value::as_str).unwrap_or_default();
         let Some(container) = pod.containers.iter().find(|container| container.name == name) else { continue };
-        if let Some(image) = wanted.get("image").and_then(Value::as_str).filter(|image| *image != container.image) {
+        let before = base.and_then(|base| container_of(base, name));
+        let is_new = |image: &&str| before.and_then(|before| before.get("image")).is_none_or(|before| before != *image);
+        if let Some(image) = wanted.get("image").and_then(Value::as_str).filter(|image| *image != container.image).filter(is_new) {
             difference.images.push((name.to_owned(), image.to_owned()));
         }
-        let resources = flat(wanted.get("resources"));
+        let (resources, before) = (whole(wanted.get("resources")), whole(before.and_then(|before| before.get("resources"))));
+        let differs = |amount: &String, found: Option<&String>| found.is_none_or(|found| !quantity::same(found, amount));
         let changed: Vec<&String> = resources
             .iter()
-            .filter(|(key, amount)| container.resources.get(*key).is_none_or(|found| !quantity::same(found, amount)))
+            .filter(|(key, amount)| differs(amount, container.resources.get(*key)) && differs(amount, before.get(*key)))
             .map(|(key, _)| key)
             .collect();
         if !changed.is_empty() {
-            difference.resize_restarts |= changed.iter().any(|key| restarts(wanted, key));
+            difference.resize_restarts.extend(changed.iter().any(|key| restarts(wanted, key)).then(|| name.to_owned()));
             difference.resources.push((name.to_owned(), resources));
         }
     }
     difference
+}
+
+/// A container of a template.
+fn container_of<'v>(template: &'v Value, name: &str) -> Option<&'v Value> {
+    let containers = template.pointer("/spec/containers")?.as_array()?;
+    containers.iter().find(|container| container.get("name").is_some_and(|found| found == name))
 }
 
 /// Whether a container has to restart when this amount changes.
@@ -135,6 +160,17 @@ fn restarts(container: &Value, key: &str) -> bool {
     let policies = container.get("resizePolicy").and_then(Value::as_array);
     let is_it = |policy: &&Value| policy.get("resourceName").is_some_and(|name| name == resource);
     policies.into_iter().flatten().filter(is_it).any(|policy| policy.get("restartPolicy").is_some_and(|word| word == "RestartContainer"))
+}
+
+/// Requests and limits as the API server completes them: where there is only a limit, it is requested too.
+fn whole(resources: Option<&Value>) -> Resources {
+    let mut all = flat(resources);
+    for name in ["cpu", "memory"] {
+        if let Some(limit) = all.get(&format!("limits.{name}")).cloned() {
+            all.entry(format!("requests.{name}")).or_insert(limit);
+        }
+    }
+    all
 }
 
 /// Requests and limits as one list.
@@ -229,6 +265,32 @@ mod tests {
             seen(|new| new["spec"]["containers"].as_array_mut().unwrap().push(json!({ "name": "side" }))),
             ["template.spec.containers"]
         );
+    }
+
+    #[test]
+    fn what_a_webhook_made_of_a_pod_is_left_alone() {
+        let of = |game: &str, cpu: &str| {
+            json!({ "spec": { "containers": [
+                { "name": "game", "image": game, "resources": { "requests": { "cpu": cpu } } }, { "name": "side", "image": "side:1" },
+            ] } })
+        };
+        let container =
+            |name: &str, image: &str| crate::pod::Container { name: name.to_owned(), image: image.to_owned(), ..Default::default() };
+        let mut pod: PodFacts = serde_json::from_value(json!({
+            "name": "p", "namespace": "n", "uid": "u", "resource_version": 1, "labels": {}, "controller": null, "created": "2026-11-15T10:00:00Z",
+            "deleting": false, "phase": "Running", "ready_since": null, "node": null, "restarts": 0, "deletion_cost": 0, "trouble": null,
+            "annotations": {}, "gate": "Absent", "containers": [], "update": null, "is_resizing": false, "is_seen_by_node": true,
+        }))
+        .unwrap();
+        pod.containers = vec![container("game", "mirror/game:1"), container("side", "mirror/side:1")];
+        pod.containers[0].resources.insert("requests.cpu".to_owned(), "2".to_owned());
+        let (old, new) = (of("game:1", "1"), of("game:2", "1"));
+        let seen = difference(&pod, &new, Some(&old), std::iter::empty());
+        assert_eq!(seen.images, [("game".to_owned(), "game:2".to_owned())]);
+        assert!(seen.resources.is_empty(), "{:?}", seen.resources);
+        assert_eq!(difference(&pod, &of("game:1", "3"), Some(&old), std::iter::empty()).resources.len(), 1);
+        // Of a pod on its way only its own spec tells.
+        assert_eq!(difference(&pod, &new, None, std::iter::empty()).images.len(), 2);
     }
 
     #[test]

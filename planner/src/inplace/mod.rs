@@ -137,11 +137,11 @@ impl State {
             return false;
         }
         let other_image = !last.image_id.is_empty() && container.image_id != last.image_id;
-        let restarted = match last.restart_count {
-            Some(count) => container.restarts > count,
-            None => self.update_timestamp.is_some_and(|changed| container.started.is_some_and(|started| started > changed)),
-        };
-        is_same_image(&container.actual_image, &container.image) || other_image || restarted
+        let restarted = last.restart_count.is_some_and(|count| container.restarts > count);
+        let started = self.update_timestamp.is_some_and(|changed| container.started.is_some_and(|started| started > changed));
+        // The name alone says little of a container that ran before: another tag of the same content looks the same until it has restarted.
+        let named = last.image_id.is_empty() && container.runs_its_image();
+        other_image || restarted || started || named
     }
 
     /// Whether requests or limits are not what they should be.
@@ -153,6 +153,15 @@ impl State {
 fn is_unlike_its_spec(container: &Container) -> bool {
     let Some(actual) = &container.actual_resources else { return false };
     container.resources.iter().any(|(key, wanted)| actual.get(key).is_some_and(|found| !quantity::same(found, wanted)))
+}
+
+impl Container {
+    /// Whether its node says that it runs the image that it should.
+    fn runs_its_image(&self) -> bool {
+        let digest = |text: &str| text.rsplit_once('@').map(|(_, digest)| digest.to_owned());
+        let pinned = digest(&self.image).is_some_and(|wanted| digest(&self.image_id).as_ref().or(Some(&self.image_id)) == Some(&wanted));
+        pinned || is_same_image(&self.actual_image, &self.image)
+    }
 }
 
 /// Whether two names mean the same image, however they are spelled.

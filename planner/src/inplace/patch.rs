@@ -78,14 +78,14 @@ fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp
 }
 
 fn restarts_by_resize(difference: &Difference, name: &str) -> bool {
-    difference.resize_restarts && difference.resources.iter().any(|(changed, _)| changed == name)
+    difference.resize_restarts.iter().any(|restarting| restarting == name)
 }
 
 /// Begins an update to `revision`: one write that takes the pod out of its services and says what will change; or, where nothing restarts or nothing holds the pod back, all of it.
 #[must_use]
 pub fn start(pod: &PodFacts, revision: &str, difference: &Difference, grace: i64, now: Timestamp) -> PodPatch {
     let state = state(pod, revision, difference, now);
-    let restarts = !difference.images.is_empty() || difference.resize_restarts;
+    let restarts = difference.restarts();
     let mut labels = Map::from_iter([(REVISION_LABEL.to_owned(), json!(revision))]);
     let mut annotations = Map::new();
     if restarts && pod.gate != Gate::Absent {
@@ -130,7 +130,13 @@ pub fn restart(pod: &PodFacts, difference: &Difference, now_due: &[(String, Stri
     let is_last = now_due.len() == difference.images.len();
     let mut annotations = entries(&difference.annotations);
     if let Some(state) = pod.update.as_deref().and_then(|update| update.state.as_ref()) {
-        annotations.insert(INPLACE_STATE_ANNOTATION.to_owned(), text(&State { update_timestamp: Some(written(now)), ..state.clone() }));
+        let mut state = State { update_timestamp: Some(written(now)), ..state.clone() };
+        // A container may have restarted by itself in the grace: what counts is what comes now.
+        for container in pod.containers.iter().filter(|container| now_due.iter().any(|(name, _)| *name == container.name)) {
+            let last = LastStatus { image_id: container.image_id.clone(), restart_count: Some(container.restarts) };
+            state.last_container_statuses.insert(container.name.clone(), last);
+        }
+        annotations.insert(INPLACE_STATE_ANNOTATION.to_owned(), text(&state));
     }
     if is_last {
         annotations.insert(INPLACE_GRACE_ANNOTATION.to_owned(), Value::Null);
