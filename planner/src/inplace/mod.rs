@@ -213,6 +213,71 @@ mod tests {
         }
     }
 
+    fn pod(container: Container, gate: Gate) -> PodFacts {
+        let mut pod: PodFacts = serde_json::from_value(serde_json::json!({
+            "name": "p", "namespace": "n", "uid": "u", "resource_version": 1, "labels": { "controller-revision-hash": "game-2" }, "controller": null,
+            "created": "2026-11-15T10:00:00Z", "deleting": false, "phase": "Running", "ready_since": null, "node": null, "restarts": 0, "deletion_cost": 0,
+            "trouble": null, "annotations": {}, "gate": "Absent", "containers": [], "update": null, "is_resizing": false, "is_seen_by_node": true,
+        }))
+        .unwrap();
+        (pod.containers, pod.gate) = (vec![container], gate);
+        pod
+    }
+
+    fn state(last: LastStatus) -> State {
+        let update_timestamp = Some("2026-11-15T10:00:00Z".parse().unwrap());
+        let last_container_statuses = BTreeMap::from([("game".to_owned(), last)]);
+        State { revision: "game-2".to_owned(), update_timestamp, last_container_statuses, resized: false }
+    }
+
+    fn runs(image: &str, actual: &str, image_id: &str, restarts: i32) -> Container {
+        let text = str::to_owned;
+        Container {
+            name: text("game"),
+            image: text(image),
+            actual_image: text(actual),
+            image_id: text(image_id),
+            running: true,
+            restarts,
+            ..Container::default()
+        }
+    }
+
+    fn was(image_id: &str, restarts: i32) -> LastStatus {
+        LastStatus { image_id: image_id.to_owned(), restart_count: Some(restarts) }
+    }
+
+    #[test]
+    fn a_container_is_back_when_it_has_restarted_and_not_before() {
+        for (container, last, expected) in [
+            (runs("game:2", "game:1", "a", 0), was("a", 0), false),
+            (runs("game:2", "game:2", "b", 1), was("a", 0), true),
+            // The same content under another name: the name says nothing, the restart does.
+            (runs("game:1-again", "game:1-again", "a", 0), was("a", 0), false),
+            (runs("game:1-again", "game:1", "a", 1), was("a", 0), true),
+            // It never ran before.
+            (runs("game:2", "game:2", "b", 0), was("", 0), true),
+            (runs("game@sha256:b", "sha256:c", "repo/game@sha256:b", 0), was("", 0), true),
+            // Back to what runs all the time.
+            (runs("game:1", "game:1", "a", 0), was("", 1), true),
+        ] {
+            let pod = pod(container, Gate::Up);
+            assert_eq!(state(last).is_done(&pod), expected, "{:?}", pod.containers);
+        }
+    }
+
+    #[test]
+    fn a_crash_in_the_grace_is_no_restart_of_ours() {
+        let mut pod = pod(runs("game:1", "game:1", "a", 1), Gate::Down("2026-11-15T10:00:00Z".parse().unwrap()));
+        pod.update = Some(Box::new(Update { state: Some(state(was("a", 0))), pending: None }));
+        let images = vec![("game".to_owned(), "game:2".to_owned())];
+        let difference = Difference { images: images.clone(), ..Difference::default() };
+        let patch = restart(&pod, &difference, &images, "2026-11-15T10:01:00Z".parse().unwrap());
+        let written = patch.body.pointer("/metadata/annotations/inplace-update-state").and_then(|text| text.as_str()).unwrap();
+        let written: State = serde_json::from_str(written).unwrap();
+        assert_eq!(written.last_container_statuses["game"], was("a", 1));
+    }
+
     #[test]
     fn annotations_of_the_original_are_understood() {
         let state =
