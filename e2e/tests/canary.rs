@@ -50,12 +50,12 @@ pub(crate) fn game(scene: &Arc<Scene>, change: &Value) -> Result<Game> {
     Ok(Game::named(scene, "test-gamedeployment"))
 }
 
-fn set_image(scene: &Scene, image: &str) -> Result<()> {
+pub(crate) fn set_image(scene: &Scene, image: &str) -> Result<()> {
     let patch = json!([{ "op": "replace", "path": "/spec/template/spec/containers/0/image", "value": image }]).to_string();
     scene.kubectl(&["patch", "gamedeployment", "test-gamedeployment", "--type=json", "-p", &patch]).map(drop)
 }
 
-fn resume(scene: &Scene) -> Result<()> {
+pub(crate) fn resume(scene: &Scene) -> Result<()> {
     scene.kubectl(&["patch", "gamedeployment", "test-gamedeployment", "--type=json", "-p", RESUME]).map(drop)
 }
 

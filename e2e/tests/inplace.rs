@@ -297,19 +297,14 @@ async fn images_change_under_running_containers(scene: Arc<Scene>) -> Result<()>
     scene.kubectl(&["patch", "gamedeployment", "test-gamedeployment", "--type=json", "-p", patch])?;
     game.until_rest("PartitionReached").await?;
     ensure!(row(&scene)? == ["test-gamedeployment", "8", "5", "5", "8", "8"], "{:?}", row(&scene)?);
-    let all_run = |pods: &[Pod]| {
-        let runs = pods.iter().filter(|pod| {
-            let status = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref()?.first());
-            status.is_some_and(|status| status.image == "main:v2")
-        });
-        runs.count() == 5
-    };
-    let mut pods = game.pods().await?;
-    while !all_run(&pods) {
-        pods = game.pods().await?;
-    }
+    let images = ["get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[0].image}"];
+    let is_patched = || scene.kubectl(&images).is_ok_and(|images| images.matches("main:v2").count() == 5);
+    crate::cleanup::eventually("five run the new image", is_patched).await?;
+    let pods = game.pods().await?;
     ensure!(restarts(&pods) == BTreeMap::from([(0, 8)]), "{:?}", restarts(&pods));
-    let patched = pods.iter().filter(|pod| pod.annotations().get("io.kubernetes.hotpatch.container").is_some_and(|value| value == "true"));
+    let is_marked = |pod: &&Pod| pod.annotations().get("io.kubernetes.hotpatch.container").is_some_and(|value| value == "true");
+    let patched: Vec<&Pod> = pods.iter().filter(is_marked).collect();
+    ensure!(patched.len() == 5, "{} pods are marked", patched.len());
     for pod in patched {
         let state: Value = serde_json::from_str(pod.annotations().get("hotpatch-update-state").context("no state")?)?;
         ensure!(state["lastContainerStatuses"]["main"]["imageID"] == "sha256:main:v1" && state["revision"].is_string(), "{state}");

@@ -15,7 +15,7 @@ use kube::{Api, ResourceExt};
 use localkube::{Cluster, OperatorOptions};
 use serde_json::json;
 
-use crate::canary::{game, hook_template};
+use crate::canary::{game, hook_template, resume, set_image};
 use crate::gamedeployment::row;
 use crate::inplace::{example, restarts};
 
@@ -135,11 +135,6 @@ async fn kill_9_breaks_no_walk_through(suite: Arc<Suite>) -> Result<()> {
     Ok(())
 }
 
-fn set_image(scene: &Scene, image: &str) -> Result<()> {
-    let patch = json!([{ "op": "replace", "path": "/spec/template/spec/containers/0/image", "value": image }]).to_string();
-    scene.kubectl(&["patch", "gamedeployment", "test-gamedeployment", "--type=json", "-p", &patch]).map(drop)
-}
-
 async fn in_place(scene: &Arc<Scene>) -> Result<()> {
     scene
         .apply(&example("inplace-update.yaml", &json!({ "updateStrategy": { "inPlaceUpdateStrategy": { "gracePeriodSeconds": 2 } } }))?)?;
@@ -166,10 +161,6 @@ async fn in_steps(scene: &Arc<Scene>) -> Result<()> {
     let first = game.until_rest("Complete").await?["updateRevision"].as_str().unwrap_or_default().to_owned();
     let ready = watch_pods(&scene.pods(), "app=test-gamedeployment").await?;
     set_image(scene, "python:3.5")?;
-    let resume = |scene: &Scene| {
-        let patch = r#"[{"op": "replace", "path": "/spec/updateStrategy/paused", "value":false}]"#;
-        scene.kubectl(&["patch", "gamedeployment", "test-gamedeployment", "--type=json", "-p", patch]).map(drop)
-    };
     for (step, reason, most) in [(1, "PausedByCanaryPauseStep", 1), (4, "PausedByStepBasedHook", 2)] {
         let wrongs = watch(scene.pods(), 2, first.clone(), most);
         game.until(&format!("paused at step {step}"), |status| {
