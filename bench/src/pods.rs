@@ -76,8 +76,7 @@ pub(crate) async fn until_ready(pods: &Api<Pod>, image: &str, count: usize, star
             ready = ready.saturating_add_signed(if state.present && state.wanted && state.ready { sign } else { 0 });
         }
         most = most.max(present);
-        for (number, tenth) in (1..).zip(tenths.iter_mut()).filter(|(number, _)| ready * 10 >= count * number) {
-            let _: usize = number;
+        for (_, tenth) in (1_usize..).zip(tenths.iter_mut()).filter(|(number, _)| ready * 10 >= count * number) {
             tenth.get_or_insert_with(|| started.elapsed());
         }
         if wanted >= count {

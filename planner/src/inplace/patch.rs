@@ -66,7 +66,7 @@ fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp
         let still = applied && waits(&container.name);
         let status = match (changed, still) {
             // Another restart than the one that is awaited already.
-            (true, true) => LastStatus { image_id: String::new(), restart_count: Some(container.restarts + 1) },
+            (true, true) => LastStatus { image_id: String::new(), restart_count: Some(container.restarts.saturating_add(1)) },
             (true, false) => LastStatus { image_id: container.image_id.clone(), restart_count: Some(container.restarts) },
             (false, true) => before.and_then(|state| state.last_container_statuses.get(&container.name)).cloned().unwrap_or_default(),
             (false, false) => continue,
