@@ -19,12 +19,17 @@ fn node_of(pod: &Pod) -> Option<&str> {
 }
 
 async fn a_drained_nodes_pod_moves_to_the_other(scene: Arc<Scene>) -> Result<()> {
-    scene.kubectl(&["create", "deployment", "game", "--image=main:v1"])?;
+    // A drain looks into every namespace: the label is this test's alone.
+    scene.kubectl(&["create", "deployment", "drained", "--image=main:v1"])?;
     let pods = scene.pods();
     let before = until_some_pod(&pods, "Ready", pod_is_ready).await?;
     let first = node_of(&before).context("no node")?.to_owned();
-    scene.kubectl(&["drain", &first, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s", "--pod-selector=app=game"])?;
-    let after = until_some_pod(&pods, "another one Ready", |pod| pod_is_ready(pod) && pod.uid() != before.uid()).await;
+    let drain = ["drain", &first, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s", "--pod-selector=app=drained"];
+    let moved = async {
+        scene.kubectl(&drain)?;
+        until_some_pod(&pods, "another one Ready", |pod| pod_is_ready(pod) && pod.uid() != before.uid()).await
+    };
+    let after = moved.await;
     // The node takes pods again also if the test has failed.
     scene.kubectl(&["uncordon", &first])?;
     let second = node_of(&after?).context("no node")?.to_owned();
