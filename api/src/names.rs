@@ -26,6 +26,24 @@ pub const RUN_REVISION_LABEL: &str = "workload-revision";
 pub const RUN_TYPE_LABEL: &str = "hookrun-type";
 /// Value of the label above: a canary step.
 pub const RUN_TYPE_CANARY: &str = "canary-step";
+/// Value of the label above: a pod that is to be deleted.
+pub const RUN_TYPE_PRE_DELETE: &str = "pre-delete-step";
+/// Value of the label above: a pod that is to be updated in place.
+pub const RUN_TYPE_PRE_INPLACE: &str = "pre-inplace-step";
+/// Value of the label above: a pod that was updated in place.
+pub const RUN_TYPE_POST_INPLACE: &str = "post-inplace-step";
+/// HookRun label: the five characters at the end of the pod's name.
+pub const RUN_INSTANCE_LABEL: &str = "instance-id";
+/// HookRun label: the uid of the pod.
+pub const RUN_POD_UID_LABEL: &str = "pod-uid";
+/// HookRun label: the revision that the pod is updated to.
+pub const RUN_TARGET_LABEL: &str = "target-revision";
+/// HookRun label: how often the question was asked.
+pub const RUN_ATTEMPT_LABEL: &str = "attempt";
+/// Pod annotation: the pod is to be deleted, once its hook agrees.
+pub const DELETING_ANNOTATION: &str = "io.tencent.bcs.dev/game-pod-deleting";
+/// Node annotation: pods on nodes with a lower cost are deleted first.
+pub const NODE_DELETION_COST_ANNOTATION: &str = "io.tencent.bcs.dev/node-deletion-cost";
 /// HookRun label: which step.
 pub const RUN_STEP_LABEL: &str = "canary-step-index";
 /// Why a rollout pauses by itself: a step says so.
@@ -93,8 +111,8 @@ pub mod reason {
     pub const RUNNING: &str = "Running";
     /// A HookTemplate can be followed.
     pub const ACCEPTED: &str = "Accepted";
-    /// Hooks before a deletion are not in this version.
-    pub const NO_PRE_DELETE_HOOK: &str = "PreDeleteHookNotInThisVersion";
+    /// Pods wait until their hook agrees.
+    pub const WAITING_FOR_HOOK: &str = "WaitingForHook";
 }
 
 /// Reasons of events.
@@ -153,6 +171,12 @@ pub mod event {
     pub const SUCCESSFUL_CREATE_RUN: &str = "SuccessfulCreateHookRun";
     /// A HookRun could not be written.
     pub const FAILED_RUN: &str = "FailedHookRun";
+    /// A pod went on without its hook.
+    pub const HOOK_SKIPPED: &str = "HookSkipped";
+    /// A pod could not be marked for deletion, or its mark not removed.
+    pub const FAILED_MARK: &str = "FailedMarkPod";
+    /// `retry` could not be reset.
+    pub const FAILED_RETRY: &str = "FailedResetRetry";
     /// A ControllerRevision could not be written.
     pub const FAILED_REVISION: &str = "FailedRevision";
 }

@@ -1,5 +1,6 @@
 //! Hook servers, kind and hostile, on an address of this machine that is not loopback: the operator's guard stays on.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,6 +37,49 @@ pub enum Manner {
     Drips,
     /// With a body that never ends.
     Floods,
+    /// With the number of sessions that the server named by the path still has.
+    Counts(Sessions),
+}
+
+/// Game servers that still have a session, and those that have none any more.
+#[derive(Debug, Clone, Default)]
+pub struct Sessions(Arc<std::sync::Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    ended: BTreeSet<String>,
+    all_ended: bool,
+    asked: BTreeMap<String, usize>,
+}
+
+impl Sessions {
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// The last session of a server ends.
+    pub fn end(&self, server: &str) {
+        self.known().ended.insert(server.to_owned());
+    }
+
+    /// Every session ends, of servers to come too.
+    pub fn end_all(&self) {
+        self.known().all_ended = true;
+    }
+
+    /// How often each server was asked.
+    #[must_use]
+    pub fn asked(&self) -> BTreeMap<String, usize> {
+        self.known().asked.clone()
+    }
+
+    fn answer(&self, request: &str) -> String {
+        let server = request.split_whitespace().nth(1).unwrap_or_default().trim_start_matches('/').to_owned();
+        let mut known = self.known();
+        *known.asked.entry(server.clone()).or_default() += 1;
+        let sessions = i32::from(!known.all_ended && !known.ended.contains(&server));
+        json!({ "sessions": sessions }).to_string()
+    }
 }
 
 /// A server that answers every request in the same manner.
@@ -114,6 +158,11 @@ async fn serve(mut stream: TcpStream, manner: &Manner, count: &AtomicUsize, seen
         Manner::Says(head, body) => {
             stream.write_all(format!("HTTP/1.1 {head}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len()).as_bytes()).await?;
             stream.write_all(body).await?;
+        }
+        Manner::Counts(sessions) => {
+            let body = sessions.answer(&String::from_utf8_lossy(&request));
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length";
+            stream.write_all(format!("{head}: {}\r\n\r\n{body}", body.len()).as_bytes()).await?;
         }
         Manner::Hangs => std::future::pending().await,
         Manner::Drips => {

@@ -10,6 +10,7 @@ mod documents;
 mod fake;
 mod gamedeployment;
 mod gamedeployment_input;
+mod gates;
 mod hooks;
 mod hooks_accounts;
 mod hooks_hostile;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
     gamedeployment::add(&suite);
     gamedeployment_input::add(&suite);
     inplace::add(&suite);
+    gates::add(&suite);
     canary::add(&suite);
     hooks::add(&suite);
     hooks_accounts::add(&suite);

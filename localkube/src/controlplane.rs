@@ -242,6 +242,8 @@ fn start_apiserver(
         flag("audit-log-maxsize", &"100000");
     }
     command.args(["--permit-port-sharing=true", "--allow-privileged=true", "--profiling=false"]);
+    // Memory is cheaper here than processor time: a fifth of the latter went into collecting garbage.
+    command.env("GOGC", "400");
     Daemon::start("kube-apiserver", run.path(), command)
 }
 

@@ -14,7 +14,7 @@ use crate::process::{Daemon, bound_command};
 use crate::rundir::RunDir;
 use crate::tools::Tool;
 
-const STAGES: [&str; 2] = [include_str!("../stages/node.yaml"), include_str!("../stages/pod.yaml")];
+const STAGES: [&str; 3] = [include_str!("../stages/kwok.yaml"), include_str!("../stages/node.yaml"), include_str!("../stages/pod.yaml")];
 
 /// The label by which kwok recognises its nodes. With any value but `on` the node falls silent: no heartbeat, no change to its pods.
 pub const FAKE_LABEL: &str = "localkube/fake";

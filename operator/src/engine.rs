@@ -144,6 +144,8 @@ impl Watch<'_> {
         self.start(&games.pods, move |change| known.pod_changed(&on, change));
         let on = Arc::clone(queue);
         self.start(&games.revisions, move |change| GameDeployments::revision_changed(&on, change));
+        let (on, known) = (Arc::clone(queue), games.clone());
+        self.start(&games.nodes, move |change| known.node_changed(&on, change));
     }
 
     fn hooks(&mut self, runs: (&HookRuns, &Arc<Queue>), templates: (&HookTemplates, &Arc<Queue>), games: (&GameDeployments, &Arc<Queue>)) {

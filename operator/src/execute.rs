@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use planner::manifest::{self, Owner};
 use planner::plan::{Action, NewMeasurement, PodPart, PodPatch};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -286,19 +286,23 @@ impl Run<'_> {
                 Ok(Effect::Begun)
             }
             Action::PatchPod(change) => self.patch_pod(&pods, change).await,
-            Action::Pause { paused, version } => {
-                let patch = json!({ "metadata": { "resourceVersion": version }, "spec": { "updateStrategy": { "paused": paused } } });
-                match server.patch(&self.mandate.path, Patch::Merge, &patch).await {
-                    // Somebody else was faster.
-                    Err(error) if error.is_conflict() => Ok(Effect::Stale),
-                    written => changed(written),
-                }
-            }
+            Action::Pause { paused, version } => self.patch_owner(version, json!({ "updateStrategy": { "paused": paused } })).await,
+            Action::ResetRetry { field, version } => self.patch_owner(version, json!({ field: { "retry": false } })).await,
             Action::CreateHookRun(new) => match server.create(&runs, &manifest::hook_run(owner, new)).await {
                 Err(error) if error.is_already_there() => self.whose(&format!("{runs}/{}", new.name)).await,
                 written => Ok(Effect::Wrote(written?.metadata.version())),
             },
             Action::DeleteHookRun { name, uid } => gone(server.delete(&format!("{runs}/{name}"), uid).await),
+        }
+    }
+
+    /// Changes the spec of the object itself, if nobody has since.
+    async fn patch_owner(&self, version: &str, spec: Value) -> Result<Effect, CallError> {
+        let patch = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
+        match self.executor.server.patch(&self.mandate.path, Patch::Merge, &patch).await {
+            // Somebody else was faster.
+            Err(error) if error.is_conflict() => Ok(Effect::Stale),
+            written => changed(written),
         }
     }
 
@@ -365,7 +369,7 @@ fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect
             (revisions, name, uid)
         }
         Action::PatchPod(change) => (pods, &change.name, &change.uid),
-        Action::Pause { .. } => (object, &owner.name, &owner.uid),
+        Action::Pause { .. } | Action::ResetRetry { .. } => (object, &owner.name, &owner.uid),
         Action::CreateHookRun(new) => (hook_runs, &new.name, ""),
         // The one that the plan is about, or one of its own.
         Action::DeleteHookRun { name, uid } => (if owner.uid == *uid { object } else { hook_runs }, name, uid),

@@ -4,13 +4,14 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::node::Nodes;
 use crate::pod::PodFacts;
 
-/// Sorts pods so that those come first which are missed least: unscheduled, not ready, cheap by `pod-deletion-cost`, on a crowded node, ready for the shortest time,
+/// Sorts pods so that those come first which are missed least: unscheduled, not ready, on a node that is cheap by `node-deletion-cost`, cheap by `pod-deletion-cost`, on a crowded node, ready for the shortest time,
 /// restarted most often, newest; the name decides the rest.
 ///
 /// `all` are the pods that crowd a node. Those that are being deleted are among them, so that a deletion under way does not change the order of the others.
-pub fn least_missed_first(pods: &mut [Arc<PodFacts>], all: &[Arc<PodFacts>]) {
+pub fn least_missed_first(pods: &mut [Arc<PodFacts>], all: &[Arc<PodFacts>], nodes: &Nodes) {
     let mut crowd: BTreeMap<&str, usize> = BTreeMap::new();
     for node in all.iter().filter_map(|pod| pod.node.as_deref()) {
         *crowd.entry(node).or_default() += 1;
@@ -23,6 +24,7 @@ pub fn least_missed_first(pods: &mut [Arc<PodFacts>], all: &[Arc<PodFacts>]) {
             pod.node.is_some(),
             pod.phase,
             ready.is_some(),
+            pod.node.as_deref().map_or(0, |node| nodes.deletion_cost(node)),
             pod.deletion_cost,
             Reverse(crowd),
             Reverse(ready),

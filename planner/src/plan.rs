@@ -72,6 +72,8 @@ pub enum Action {
     PatchPod(PodPatch),
     /// Pause or resume the rollout, for everybody to see. Only if the object is still this version.
     Pause { paused: bool, version: String },
+    /// Set `retry` of a hook back. Only if the object is still this version.
+    ResetRetry { field: String, version: String },
     /// Ask a hook.
     CreateHookRun(NewHookRun),
     /// Measure something for a HookRun.
@@ -108,6 +110,10 @@ pub enum PatchReason {
     HotPatch,
     /// Its containers get other resources.
     Resize,
+    /// It is chosen to go.
+    Mark,
+    /// It stays after all.
+    Unmark,
 }
 
 /// A part of a pod that can be written.
@@ -199,6 +205,7 @@ impl Action {
             Self::CreateHookRun(run) => Some((event::SUCCESSFUL_CREATE_RUN, format!("asks hook {}", run.name))),
             Self::PatchPod(_)
             | Self::Pause { .. }
+            | Self::ResetRetry { .. }
             | Self::CreateRevision(_)
             | Self::BumpRevision { .. }
             | Self::AdoptRevision { .. }
@@ -222,9 +229,13 @@ impl Action {
             Self::PatchPod(PodPatch { name, why: PatchReason::HotPatch, .. }) => {
                 (event::FAILED_HOT_PATCH, format!("failed to update pod {name} hot-patch: {error}"))
             }
+            Self::PatchPod(PodPatch { name, why: PatchReason::Mark | PatchReason::Unmark, .. }) => {
+                (event::FAILED_MARK, format!("failed to mark pod {name}: {error}"))
+            }
             Self::PatchPod(PodPatch { name, .. }) => (event::FAILED_INPLACE, format!("failed to update pod {name} in-place: {error}")),
             Self::Pause { paused: true, .. } => (event::FAILED_PAUSE, format!("failed to pause the rollout: {error}")),
             Self::Pause { paused: false, .. } => (event::FAILED_PAUSE, format!("failed to resume the rollout: {error}")),
+            Self::ResetRetry { field, .. } => (event::FAILED_RETRY, format!("failed to reset spec.{field}.retry: {error}")),
             Self::CreateHookRun(NewHookRun { name, .. }) => (event::FAILED_RUN, format!("failed to create HookRun {name}: {error}")),
             Self::AdoptPod { name, .. } => (event::FAILED_CLAIM, format!("failed to adopt pod {name}: {error}")),
             Self::ReleasePod { name, .. } => (event::FAILED_CLAIM, format!("failed to release pod {name}: {error}")),
@@ -255,9 +266,12 @@ impl Action {
                 PatchReason::Restore => "restore_pod",
                 PatchReason::HotPatch => "hot_patch_pod",
                 PatchReason::Resize => "resize_pod",
+                PatchReason::Mark => "mark_pod",
+                PatchReason::Unmark => "unmark_pod",
             },
             Self::Pause { paused: true, .. } => "pause",
             Self::Pause { paused: false, .. } => "resume",
+            Self::ResetRetry { .. } => "reset_retry",
             Self::CreateHookRun(_) => "create_hookrun",
             Self::Measure(_) => "measure",
             Self::DeleteHookRun { .. } => "delete_hookrun",
@@ -286,6 +300,10 @@ pub enum Hold {
     HookRunning { step: usize, run: String },
     /// The hook of a canary step cannot be asked.
     HookNotPossible { step: usize, problem: String },
+    /// Pods wait until their hook agrees. The pod named is the one that has waited longest.
+    WaitingForHook { field: &'static str, pods: usize, pod: String, since: Timestamp, run: String, said: Option<String> },
+    /// A hook about pods cannot be asked.
+    GateNotPossible { field: &'static str, problem: String },
     /// A canary step waits for pods.
     Step { step: usize, of: usize, wanted: usize },
     /// Pods need more than an update in place.
@@ -303,8 +321,6 @@ pub enum Hold {
 pub enum Feature {
     /// `updateStrategy.type: HotPatchUpdate` without a kubelet that knows how.
     HotPatchUpdate,
-    /// `preDeleteUpdateStrategy.hook`.
-    PreDeleteHook,
 }
 
 impl Feature {
@@ -313,7 +329,6 @@ impl Feature {
     pub fn reason(self) -> &'static str {
         match self {
             Self::HotPatchUpdate => reason::NO_HOT_PATCH,
-            Self::PreDeleteHook => reason::NO_PRE_DELETE_HOOK,
         }
     }
 }
@@ -322,7 +337,6 @@ impl std::fmt::Display for Feature {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(match self {
             Self::HotPatchUpdate => "spec.updateStrategy.type HotPatchUpdate needs spec.updateStrategy.hotPatch.executor Kubelet in this version: pods keep their revision until then, or until the type is InplaceUpdate, RollingUpdate or OnDelete",
-            Self::PreDeleteHook => "spec.preDeleteUpdateStrategy.hook is not in this version: running pods are not deleted until the hook is removed",
         })
     }
 }
@@ -352,6 +366,12 @@ impl std::fmt::Display for Hold {
             }
             Self::HookRunning { step, run } => write!(out, "canary step {step} waits for HookRun {run}"),
             Self::HookNotPossible { step, problem } => write!(out, "the hook of canary step {step} cannot be asked: {problem}"),
+            Self::WaitingForHook { field, pods, pod, since, run, said } => {
+                let said = said.as_ref().map(|said| format!(", which last said no: {said}")).unwrap_or_default();
+                let then = "they go on when it agrees; remove the hook to let them go on without it";
+                write!(out, "{pods} pods wait for spec.{field}.hook, {pod} since {since} (kubectl describe hookrun {run}{said}): {then}")
+            }
+            Self::GateNotPossible { field, problem } => write!(out, "spec.{field}.hook cannot be asked: {problem}"),
             Self::Step { step, of, wanted } => {
                 write!(out, "canary step {step} of {of} waits until {wanted} pods are updated and available")
             }

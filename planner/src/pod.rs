@@ -33,6 +33,12 @@ pub struct PodFacts {
     pub ready_since: Option<Timestamp>,
     /// Where it runs.
     pub node: Option<String>,
+    /// Its address; empty as long as it has none.
+    #[serde(default)]
+    pub ip: String,
+    /// The address of its node.
+    #[serde(default)]
+    pub host_ip: String,
     /// The most restarts that any of its containers had.
     pub restarts: i32,
     /// `controller.kubernetes.io/pod-deletion-cost`.
@@ -135,6 +141,12 @@ impl PodFacts {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Running && self.ready_since.is_some() && !matches!(self.gate, Gate::Down(_))
+    }
+
+    /// Whether one of its containers crashes again and again.
+    #[must_use]
+    pub fn is_crash_looping(&self) -> bool {
+        self.trouble.as_deref() == Some("CrashLoopBackOff")
     }
 
     /// Whether its containers are about to restart, or have not come back yet.

@@ -7,6 +7,7 @@ use api::names::{INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION};
 use jiff::Timestamp;
 use planner::gamedeployment::{Observed, decide};
 use planner::inplace::Update;
+use planner::node::Nodes;
 use planner::plan::{Action, PatchReason};
 use planner::pod::{Gate, PodFacts};
 use planner::revision::{RevisionFacts, template_of};
@@ -48,6 +49,7 @@ fn observed(file: &str) -> (Observed, Timestamp) {
         revisions: of("ControllerRevision").map(|object| Arc::new(revision(object))).collect(),
         hook_runs: of("HookRun").map(|object| Arc::new(serde_json::from_value(object.clone()).unwrap())).collect(),
         hook_templates: Vec::new(),
+        nodes: Nodes::default(),
         taken_revision_names: Vec::new(),
         taken_pod_names: Vec::new(),
     };

@@ -1,7 +1,9 @@
 //! The laws, on random worlds: users edit, pods start, fail and vanish, the operator sees late and dies half-way.
 
 use crate::world::{World, make_ready, template};
-use api::tkex::{Canary, HookTemplate, HotPatch, HotPatchExecutor, Phase as Verdict, UpdateType, WhenNotPossible};
+use api::tkex::{
+    Canary, HookStep, HookTemplate, HotPatch, HotPatchExecutor, Phase as Verdict, PodHook, PreDeleteHook, UpdateType, WhenNotPossible,
+};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use planner::gamedeployment::decide;
 use planner::plan::{Action, DeleteReason, Hold, PatchReason, PodPatch};
@@ -24,6 +26,11 @@ enum Event {
     Steps(usize),
     HookTemplate(bool),
     Answer(Verdict),
+    AnswerOne(usize, Verdict),
+    PodHooks(usize),
+    PodHookTemplate(bool),
+    Retry,
+    Crash(usize),
     Gate(usize, bool),
     Lose(u8),
     Find,
@@ -53,9 +60,14 @@ const STEPS: &[&str] = &[
     "[{hook: {templateName: test}}, {partition: 9}, {partition: 1}]",
 ];
 
-pub(crate) fn hook_template() -> HookTemplate {
+/// Hooks about pods: before a deletion, before an update in place, after it.
+const POD_HOOKS: &[[bool; 3]] = &[[false; 3], [true, false, false], [false, true, false], [true, true, false], [true, true, true]];
+
+const VERDICTS: &[Verdict] = &[Verdict::Successful, Verdict::Successful, Verdict::Failed, Verdict::Cancelled];
+
+pub(crate) fn hook_template(name: &str) -> HookTemplate {
     let metric = json!({ "name": "webtest", "provider": { "web": { "url": "http://1.1.1.1", "jsonPath": "{.age}" } } });
-    let template = json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate", "metadata": { "name": "test" }, "spec": { "metrics": [metric] } });
+    let template = json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate", "metadata": { "name": name }, "spec": { "metrics": [metric] } });
     serde_json::from_value(template).unwrap()
 }
 
@@ -76,7 +88,12 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Recreate),
         1 => (0_usize..STEPS.len()).prop_map(Event::Steps),
         1 => any::<bool>().prop_map(Event::HookTemplate),
-        2 => prop::sample::select(&[Verdict::Successful, Verdict::Failed, Verdict::Cancelled][..]).prop_map(Event::Answer),
+        2 => prop::sample::select(VERDICTS).prop_map(Event::Answer),
+        3 => (0_usize..20, prop::sample::select(VERDICTS)).prop_map(|(index, verdict)| Event::AnswerOne(index, verdict)),
+        2 => (0_usize..POD_HOOKS.len()).prop_map(Event::PodHooks),
+        1 => prop::bool::weighted(0.8).prop_map(Event::PodHookTemplate),
+        1 => Just(Event::Retry),
+        1 => (0_usize..20).prop_map(Event::Crash),
         1 => (0_u8..3).prop_map(Event::Lose),
         1 => Just(Event::Find),
         1 => (0_usize..20, any::<bool>()).prop_map(|(index, up)| Event::Gate(index, up)),
@@ -112,9 +129,13 @@ fn happen(world: &mut World, event: &Event) {
         Event::MaxUnavailable(value) => world.edit(|spec| spec.update_strategy.max_unavailable = value.clone()),
         Event::MaxSurge(value) => world.edit(|spec| spec.update_strategy.max_surge = value.clone()),
         Event::Pause(paused) => world.edit(|spec| spec.update_strategy.paused = *paused),
-        Event::Type(_) | Event::Grace(_) | Event::Recreate(_) | Event::Steps(_) => edit_strategy(world, event),
-        Event::HookTemplate(exists) => world.hook_templates = if *exists { vec![hook_template()] } else { Vec::new() },
+        Event::Type(_) | Event::Grace(_) | Event::Recreate(_) | Event::Steps(_) | Event::PodHooks(_) | Event::Retry => {
+            edit_strategy(world, event);
+        }
+        Event::HookTemplate(exists) => world.hook_templates = if *exists { vec![hook_template("test")] } else { Vec::new() },
         Event::Answer(phase) => world.answer(*phase),
+        Event::AnswerOne(index, phase) => world.answer_one(*index, *phase),
+        Event::PodHookTemplate(exists) => world.pod_hook = exists.then(|| hook_template("pod")),
         Event::NameForDeletion(index) => {
             let names = chosen(world, *index).into_iter().collect::<Vec<_>>();
             world.edit(|spec| spec.scale_strategy.get_or_insert_default().pods_to_delete.extend(names));
@@ -134,6 +155,7 @@ fn happen(world: &mut World, event: &Event) {
         | Event::Fail(index)
         | Event::Orphan(index)
         | Event::Relabel(index)
+        | Event::Crash(index)
         | Event::Gate(index, _) => {
             let Some(name) = chosen(world, *index) else { return };
             let answers = world.pods.get(&name).is_some_and(|pod| world.answers(pod));
@@ -143,6 +165,7 @@ fn happen(world: &mut World, event: &Event) {
                 Event::Unready(_) => pod.ready_since = None,
                 Event::Fail(_) => (pod.phase, pod.ready_since) = (Phase::Failed, None),
                 Event::Gate(_, up) if pod.gate != Gate::Absent => pod.gate = if *up { Gate::Up } else { Gate::Down(now) },
+                Event::Crash(_) => (pod.trouble, pod.ready_since) = (Some("CrashLoopBackOff".to_owned()), None),
                 Event::Orphan(_) => pod.controller = None,
                 Event::Relabel(_) => drop(pod.labels.insert("app".to_owned(), "other".to_owned())),
                 _ => {}
@@ -165,6 +188,17 @@ fn edit_strategy(world: &mut World, event: &Event) {
             let what = if *yes { WhenNotPossible::Recreate } else { WhenNotPossible::Hold };
             spec.update_strategy.in_place_update_strategy.get_or_insert_default().when_not_possible = Some(what);
         }),
+        Event::PodHooks(index) => world.edit(|spec| {
+            let hook = |yes: bool| yes.then(|| HookStep { template_name: "pod".to_owned(), args: Vec::new() });
+            let [before, change, after] = POD_HOOKS[*index].map(hook);
+            spec.pre_delete_update_strategy = Some(PreDeleteHook { hook: before, ..PreDeleteHook::default() });
+            spec.pre_inplace_update_strategy = Some(PodHook { hook: change, retry: None });
+            spec.post_inplace_update_strategy = Some(PodHook { hook: after, retry: None });
+        }),
+        Event::Retry => world.edit(|spec| {
+            spec.pre_delete_update_strategy.get_or_insert_default().retry = Some(true);
+            spec.pre_inplace_update_strategy.get_or_insert_default().retry = Some(true);
+        }),
         Event::Steps(index) => {
             let steps = serde_saphyr::from_str(STEPS[*index]).unwrap();
             world.edit(|spec| spec.update_strategy.canary = Some(Canary { steps }));
@@ -180,6 +214,7 @@ fn work(world: &mut World, cut: Option<usize>) {
     let missing = |world: &World| world.replicas().saturating_sub(world.available());
     for action in plan.actions().take(cut.unwrap_or(usize::MAX)) {
         let present = world.present();
+        assert!(before.is_agreed(action), "law 5: nobody agreed to {action:?}");
         if let Action::PatchPod(change) = action {
             assert_gentle(world, change);
         }
@@ -234,6 +269,11 @@ fn stable(before: &World, after: &api::tkex::GameDeploymentStatus) -> String {
 /// Pods that count for the owner.
 fn ours(world: &World) -> usize {
     world.ours().filter(|pod| pod.controller.is_some() && world.fills(pod)).count()
+}
+
+/// Pods that count for the owner, or will once it has adopted them.
+fn filling(world: &World) -> usize {
+    world.ours().filter(|pod| world.fills(pod)).count()
 }
 
 /// What the spec asks for, once nothing moves any more.
@@ -310,7 +350,7 @@ proptest! {
         let missing = |world: &World| world.replicas().saturating_sub(world.available());
         let allowed = world.limits().max_unavailable.max(missing(&once));
         prop_assert!(missing(&world) <= allowed, "law 7: an unsafe delete on a stale view");
-        prop_assert!(ours(&world) <= (world.replicas() + world.limits().max_surge).max(ours(&once)), "law 6: a duplicate pod");
+        prop_assert!(filling(&world) <= (world.replicas() + world.limits().max_surge).max(filling(&once)), "law 6: a duplicate pod");
     }
 
     #[test]
@@ -330,10 +370,13 @@ proptest! {
             }
         }
         let missing = |world: &World| world.replicas().saturating_sub(world.available());
-        let (present, lacking) = (ours(&world), missing(&world));
-        late.decide().actions().for_each(|action| world.apply(action));
+        let (present, lacking) = (filling(&world), missing(&world));
+        for action in late.decide().actions() {
+            prop_assert!(late.is_agreed(action), "law 5: nobody agreed to {action:?}");
+            world.apply(action);
+        }
         let limits = world.limits();
-        prop_assert!(ours(&world) <= present.max(world.replicas() + limits.max_surge), "law 7: too many pods on a stale view");
+        prop_assert!(filling(&world) <= present.max(world.replicas() + limits.max_surge), "law 7: too many pods on a stale view");
         prop_assert!(missing(&world) <= lacking.max(limits.max_unavailable), "law 7: an unsafe delete on a stale view");
     }
 

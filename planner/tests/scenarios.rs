@@ -25,8 +25,9 @@ struct Scenario {
     current: Option<String>,
     #[serde(default)]
     min_ready_seconds: i32,
+    /// Other fields of the spec.
     #[serde(default)]
-    hook: Option<String>,
+    spec: BTreeMap<String, Value>,
     /// `<revision> <state> [young] [x<count>]`, in the order of their names p0, p1, …
     pods: Vec<String>,
     /// Pods that the user wants deleted.
@@ -44,6 +45,9 @@ struct Scenario {
     /// HookRuns of the step, by their name's end, and what they say: `4-test: Failed`.
     #[serde(default)]
     runs: BTreeMap<String, String>,
+    /// HookRuns about pods, by pod and intent, and what they say, with how long ago: `p0 delete: Failed 5`, `p1 updated: Running`.
+    #[serde(default)]
+    asked: BTreeMap<String, String>,
     /// Whether the HookTemplate `test` exists.
     #[serde(default)]
     hook_template: bool,
@@ -75,8 +79,8 @@ fn build(scenario: &Scenario) -> World {
     if !scenario.strategy.is_null() {
         spec["updateStrategy"] = scenario.strategy.clone();
     }
-    if let Some(hook) = &scenario.hook {
-        spec["preDeleteUpdateStrategy"] = json!({ "hook": { "templateName": hook } });
+    for (key, value) in &scenario.spec {
+        spec[key] = value.clone();
     }
     let mut world = World::new(&spec);
     let current = scenario.current.as_deref().unwrap_or("old");
@@ -99,7 +103,7 @@ fn build(scenario: &Scenario) -> World {
         world.game.status = serde_json::from_value(status).unwrap();
     }
     if scenario.hook_template {
-        world.hook_templates.push(crate::laws::hook_template());
+        world.hook_templates.push(crate::laws::hook_template("test"));
     }
     for (end, phase) in &scenario.runs {
         let step = end.split('-').next().unwrap();
@@ -107,7 +111,7 @@ fn build(scenario: &Scenario) -> World {
         let name = format!("game-updated-{end}");
         let run = json!({
             "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": name, "uid": name, "labels": labels },
-            "spec": { "metrics": crate::laws::hook_template().spec.metrics }, "status": { "phase": phase },
+            "spec": { "metrics": crate::laws::hook_template("test").spec.metrics }, "status": { "phase": phase },
         });
         world.hook_runs.insert(name, serde_json::from_value(run).unwrap());
     }
@@ -115,7 +119,39 @@ fn build(scenario: &Scenario) -> World {
     for line in &scenario.pods {
         add(&mut world, line);
     }
+    world.lost.insert("lost".to_owned());
+    for (question, answer) in &scenario.asked {
+        ask(&mut world, question, answer);
+    }
     world
+}
+
+/// Puts a HookRun about a pod there.
+fn ask(world: &mut World, question: &str, answer: &str) {
+    let (pod, intent) = question.split_once(' ').unwrap();
+    let pod = &world.pods[&format!("game-{pod}")];
+    let (kind, prefix, target) = match intent {
+        "delete" => ("pre-delete-step", "predelete", None),
+        "update" => ("pre-inplace-step", "preinplace", Some("game-updated")),
+        "update by delete" => ("pre-delete-step", "predelete", Some("game-updated")),
+        "updated" => ("post-inplace-step", "postinplace", Some("game-updated")),
+        other => panic!("{other} is no intent"),
+    };
+    let mut labels = json!({ "hookrun-type": kind, "pod-uid": pod.uid, "attempt": "1" });
+    if let Some(target) = target {
+        labels["target-revision"] = json!(target);
+    }
+    let name = format!("{prefix}-{}-{}-test", pod.revision().unwrap(), pod.name);
+    let mut words = answer.split_whitespace();
+    let phase = words.next().unwrap();
+    let ago = words.next().map_or(0, |seconds| seconds.parse().unwrap());
+    let run = json!({
+        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
+        "metadata": { "name": name, "uid": name, "labels": labels, "creationTimestamp": world.now - SignedDuration::from_secs(600) },
+        "spec": { "metrics": crate::laws::hook_template("test").spec.metrics },
+        "status": { "phase": phase, "message": "so it is", "finishedAt": world.now - SignedDuration::from_secs(ago) },
+    });
+    world.hook_runs.insert(name, serde_json::from_value(run).unwrap());
 }
 
 fn add(world: &mut World, line: &str) {
@@ -155,6 +191,19 @@ fn add(world: &mut World, line: &str) {
             "deleting" => pod.deleting = true,
             other => panic!("{other} is no state"),
         }
+        if words.contains(&"marked") {
+            pod.annotations.insert("io.tencent.bcs.dev/game-pod-deleting".to_owned(), "true".to_owned());
+        }
+        if words.contains(&"crashing") {
+            pod.trouble = Some("CrashLoopBackOff".to_owned());
+        }
+        if words.contains(&"lost") {
+            pod.node = Some("lost".to_owned());
+        }
+        if words.contains(&"done") {
+            let state = json!({ "revision": pod.revision().unwrap(), "lastContainerStatuses": {}, "askAfter": true });
+            pod.update = Update::read(Some(&state.to_string()), None);
+        }
         if let Some(word) = under_way {
             set_out(&mut pod, word, world.now);
         }
@@ -189,6 +238,8 @@ fn word(hold: &Hold) -> &'static str {
         Hold::HookFailed { .. } => "hook failed",
         Hold::HookRunning { .. } => "hook running",
         Hold::HookNotPossible { .. } => "hook not possible",
+        Hold::WaitingForHook { .. } => "waiting for hook",
+        Hold::GateNotPossible { .. } => "gate not possible",
         Hold::Step { .. } => "step",
         Hold::NotInPlace { .. } => "not in place",
         Hold::Ignored { .. } => "ignored",

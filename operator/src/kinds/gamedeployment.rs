@@ -1,13 +1,17 @@
 //! GameDeployments: what is watched for them, and how they are observed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::names::GAMEDEPLOYMENT_REPORTER;
-use api::tkex::{GameDeployment, GameDeploymentStatus, HookRun, HookTemplate};
+use api::tkex::{GameDeployment, GameDeploymentStatus, HookRun, HookStep, HookTemplate};
 use jiff::Timestamp;
 use planner::gamedeployment::{self, Observed};
+use planner::node::{NodeFacts, Nodes};
+use planner::pod::PodFacts;
 
 use super::custom::{Custom, controller, owner, path};
+use super::node::Node;
 use super::pod::Pod;
 use super::revision::Revision;
 use crate::controller::{Pass, Workload};
@@ -32,12 +36,14 @@ pub struct GameDeployments {
     pub hook_runs: Arc<Store<Custom<HookRun>>>,
     /// HookTemplates, the same.
     pub hook_templates: Arc<Store<Custom<HookTemplate>>>,
+    /// Nodes.
+    pub nodes: Arc<Store<Node>>,
 }
 
 impl GameDeployments {
     /// Returns when everything has been listed.
     pub async fn listed(&self) {
-        tokio::join!(self.objects.listed(), self.pods.listed(), self.revisions.listed());
+        tokio::join!(self.objects.listed(), self.pods.listed(), self.revisions.listed(), self.nodes.listed());
     }
 
     /// Everything known about one object.
@@ -59,8 +65,31 @@ impl GameDeployments {
         }
         let loose = self.revisions.find(&orphans);
         revisions.extend(loose.iter().filter(|one| selector.matches(&one.labels)).map(|one| Arc::clone(&one.facts)));
+        let nodes = self.nodes_of(&pods);
         let (taken_revision_names, taken_pod_names) = (taken.revisions.clone(), taken.pods.clone());
-        Some(Observed { object, pods, revisions, hook_runs, hook_templates, taken_revision_names, taken_pod_names })
+        Some(Observed { object, pods, revisions, hook_runs, hook_templates, nodes, taken_revision_names, taken_pod_names })
+    }
+
+    /// The nodes of pods, as far as there is anything to say about them.
+    fn nodes_of(&self, pods: &[Arc<PodFacts>]) -> Nodes {
+        let names: BTreeSet<&str> = pods.iter().filter_map(|pod| pod.node.as_deref()).collect();
+        let facts = |name: &str| {
+            let key = Key { namespace: String::new(), name: name.to_owned() };
+            self.nodes.get(&key).map_or(NodeFacts { lost: true, deletion_cost: 0 }, |node| node.facts)
+        };
+        let all = names.into_iter().map(|name| (name.to_owned(), facts(name)));
+        Nodes(all.filter(|(_, facts)| *facts != NodeFacts::default()).collect())
+    }
+
+    /// A node changed: if it was lost or found, look at those whose pods could not be asked there.
+    pub fn node_changed(&self, queue: &Queue, change: &Change<Node>) {
+        let lost = |node: &Option<Arc<Node>>| node.as_ref().is_none_or(|node| node.facts.lost);
+        if lost(&change.old) == lost(&change.new) {
+            return;
+        }
+        let keys = self.objects.keys();
+        let asks = |key: &Key| self.objects.get(key).is_some_and(|entry| pod_hooks(&entry.object).next().is_some());
+        keys.into_iter().filter(asks).for_each(|key| queue.add(key));
     }
 
     /// A pod changed: look at its owner, or at those who might adopt it.
@@ -104,10 +133,18 @@ impl GameDeployments {
     }
 }
 
-/// HookTemplates that the steps of an object name.
+/// HookTemplates that an object names.
 fn templates(object: &GameDeployment) -> impl Iterator<Item = &str> {
     let steps = object.spec.update_strategy.canary.iter().flat_map(|canary| &canary.steps);
-    steps.filter_map(|step| step.hook.as_ref().map(|hook| hook.template_name.as_str()))
+    steps.filter_map(|step| step.hook.as_ref()).chain(pod_hooks(object)).map(|hook| hook.template_name.as_str())
+}
+
+/// Hooks that an object asks about pods.
+fn pod_hooks(object: &GameDeployment) -> impl Iterator<Item = &HookStep> {
+    let spec = &object.spec;
+    let pre_delete = spec.pre_delete_update_strategy.as_ref().and_then(|strategy| strategy.hook.as_ref());
+    let in_place = [&spec.pre_inplace_update_strategy, &spec.post_inplace_update_strategy];
+    pre_delete.into_iter().chain(in_place.into_iter().flatten().filter_map(|strategy| strategy.hook.as_ref()))
 }
 
 impl Workload for GameDeployments {

@@ -4,6 +4,7 @@ pub mod custom;
 pub mod gamedeployment;
 pub mod hookrun;
 pub mod hooktemplate;
+pub mod node;
 pub mod pod;
 pub mod revision;
 

@@ -93,6 +93,10 @@ impl Amounts {
 #[serde(rename_all = "camelCase", default)]
 struct Status {
     phase: String,
+    #[serde(rename = "podIP")]
+    pod_ip: String,
+    #[serde(rename = "hostIP")]
+    host_ip: String,
     reason: Option<String>,
     observed_generation: Option<i64>,
     conditions: Vec<Condition>,
@@ -168,6 +172,8 @@ impl From<Wire> for Pod {
             created: meta.creation_timestamp,
             deleting: meta.deletion_timestamp.is_some(),
             node: spec.node_name.filter(|node| !node.is_empty()),
+            ip: status.pod_ip,
+            host_ip: status.host_ip,
             deletion_cost: meta.annotations.get(DELETION_COST_ANNOTATION).and_then(|cost| cost.parse().ok()).unwrap_or_default(),
             annotations: meta.annotations,
             gate: gate(&spec.readiness_gates, &status.conditions, meta.creation_timestamp),

@@ -7,7 +7,7 @@ use api::names::event;
 use api::tkex::{ContainerOrder, InPlace, UpdateType, WhenNotPossible};
 
 use super::situation::{Situation, Target};
-use crate::inplace::{self, Difference, Progress};
+use crate::inplace::{self, Difference, Progress, Terms};
 use crate::plan::{Action, Note};
 use crate::pod::{Gate, PodFacts};
 
@@ -64,7 +64,7 @@ impl Changes {
     }
 
     /// Begins to change a pod.
-    pub(super) fn start(&mut self, situation: &Situation, pod: &PodFacts, revision: &str) {
+    pub(super) fn start(&mut self, situation: &Situation, pod: &PodFacts, revision: &str, ask_after: bool) {
         let difference = difference(situation, pod, revision);
         let now = situation.now;
         if situation.spec.update_strategy.kind == UpdateType::HotPatchUpdate {
@@ -79,7 +79,7 @@ impl Changes {
         }
         let settings = settings(situation);
         let grace: i64 = settings.grace_period_seconds.unwrap_or_default().into();
-        let first = Action::PatchPod(inplace::start(pod, revision, &difference, grace, now));
+        let first = Action::PatchPod(inplace::start(pod, revision, &difference, Terms { grace, ask_after }, now));
         if !restarts || pod.gate == Gate::Absent {
             self.resize(pod, &difference);
             self.restarts.push(first);
@@ -123,6 +123,17 @@ impl Changes {
         self.resize(pod, &difference);
         self.restarts.push(Action::PatchPod(inplace::restart(pod, &difference, &due, situation.now)));
     }
+}
+
+/// Containers that change their image when a pod follows a revision.
+pub(super) fn changed_containers(situation: &Situation, pod: &PodFacts, revision: &str) -> Vec<String> {
+    difference(situation, pod, revision).images.into_iter().map(|(name, _)| name).collect()
+}
+
+/// Whether following a revision only takes back what was announced and not done.
+pub(super) fn is_return(situation: &Situation, pod: &PodFacts, revision: &str) -> bool {
+    let announced = pod.update.as_deref().is_some_and(|update| update.pending.is_some());
+    announced && !difference(situation, pod, revision).restarts()
 }
 
 fn settings(situation: &Situation) -> InPlace {

@@ -15,6 +15,7 @@ use api::tkex::{GameDeployment, GameDeploymentStatus, HookRun, HookTemplate};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::node::Nodes;
 use crate::plan::{Action, Plan};
 use crate::pod::PodFacts;
 use crate::revision::{self, RevisionFacts};
@@ -36,9 +37,12 @@ pub struct Observed {
     /// HookRuns that it controls.
     #[serde(default)]
     pub hook_runs: Vec<Arc<HookRun>>,
-    /// HookTemplates that its canary steps name.
+    /// HookTemplates that it names.
     #[serde(default)]
     pub hook_templates: Vec<Arc<HookTemplate>>,
+    /// Nodes that its pods are on.
+    #[serde(default)]
+    pub nodes: Nodes,
     /// Names of revisions that others use.
     pub taken_revision_names: Vec<String>,
     /// Names of pods that others use.
@@ -62,13 +66,15 @@ pub fn decide(seen: &Observed, now: Now) -> Plan<GameDeploymentStatus> {
     let limit = usize::try_from(seen.object.spec.revision_history_limit).unwrap_or_default();
     let forgotten = revision::superfluous(&seen.revisions, limit, needed);
     let (claims, revisions) = (situation.claims.clone(), situation.revision_actions.clone());
-    let (wake, canary) = (situation.wake(), situation.standing);
+    let (wake, canary) = (situation.wake().into_iter().chain(moves.wake).min(), situation.standing);
     let tidying = [moves.ended, canary.leftovers, forgotten].concat();
     // What is missing comes before anything goes. What only concerns the steps, and what only tidies up, comes last, so that a refusal there holds nothing up.
     let pods = [claims, revisions, moves.missing, moves.deletions, moves.successors];
     let changes = [moves.changes.upkeep, moves.changes.drains, moves.changes.resizes, moves.changes.restarts];
-    let steps = pods.into_iter().chain(changes).chain([canary.actions, tidying]);
+    // What an approval was for is gone before anything else is said about the pod; a choice is written down before anybody is asked.
+    let gates = [moves.gates.voids, moves.gates.marks, moves.gates.questions, moves.gates.resets];
+    let steps = pods.into_iter().chain(changes).chain(gates).chain([canary.actions, tidying]);
     let steps: Vec<Vec<Action>> = steps.filter(|step| !step.is_empty()).collect();
-    let notes = [canary.notes, moves.changes.notes].concat();
+    let notes = [canary.notes, moves.changes.notes, moves.notes].concat();
     Plan { steps, holds, notes, wake, ..Plan::only(status) }
 }

@@ -1,15 +1,17 @@
 //! Which pods go and which come.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::template::PodTemplate;
 use api::tkex::UpdateType;
+use jiff::Timestamp;
 
-use super::changes::{Changes, Manner};
+use super::changes::{Changes, Manner, changed_containers, is_return};
 use super::situation::{Group, Situation, Target};
+use crate::gate::{self, Answer, Gates, Intent, Waiting};
 use crate::naming;
-use crate::plan::{Action, DeleteReason, Feature, Hold, NewPod};
+use crate::plan::{Action, DeleteReason, Hold, NewPod, Note};
 use crate::pod::PodFacts;
 
 /// The most pods that one plan deletes, and the most that it creates: the next plan is made from fresh facts, so that a pause or a rollback takes effect soon.
@@ -26,7 +28,32 @@ pub(super) struct Moves {
     pub(super) changes: Changes,
     /// Pods that ended and fill no place any more.
     pub(super) ended: Vec<Action>,
+    /// What is asked of hooks about pods.
+    pub(super) gates: gate::Writes,
+    /// Pods that wait for their hook.
+    pub(super) waiting: Vec<Waiting>,
     pub(super) holds: Vec<Hold>,
+    pub(super) notes: Vec<Note>,
+    /// When a hook is to be asked again.
+    pub(super) wake: Option<Timestamp>,
+}
+
+/// Whose turn it is to go or to change: those whose hook has agreed, those whose hook is being asked, those who were not asked, those whose hook said no.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Agreed,
+    Asked,
+    Open,
+    Refused,
+}
+
+fn turn(answer: Answer) -> Turn {
+    match answer {
+        Answer::Free | Answer::Skipped(_) | Answer::Yes => Turn::Agreed,
+        Answer::Asking => Turn::Asked,
+        Answer::Open => Turn::Open,
+        Answer::No(_) | Answer::Again => Turn::Refused,
+    }
 }
 
 /// Pods that remain, and how many of them are available.
@@ -34,7 +61,7 @@ struct Remaining<'s, 'a> {
     situation: &'s Situation<'a>,
     pods: Vec<Arc<PodFacts>>,
     available: usize,
-    /// How many pods of the stable revision may go.
+    /// How many pods of the stable revision may go, besides those that the user wants deleted.
     current_to_spare: usize,
     /// How many pods of the stable revision are missing.
     current_missing: usize,
@@ -47,8 +74,13 @@ struct Remaining<'s, 'a> {
     /// Pods that cannot be changed, and what is in the way.
     impossible: usize,
     obstacles: Vec<String>,
-    /// Pods that should go or change and cannot, because a hook would have to agree.
-    guarded: usize,
+    gates: Gates<'a>,
+    /// Pods that should go or change and wait for their hook, or for their turn after it agreed.
+    asked: Vec<Arc<PodFacts>>,
+    /// Of these, those that are more than are wanted.
+    asked_to_leave: usize,
+    /// Of these, those that are available and may not be any more at any moment.
+    promised: usize,
 }
 
 impl Moves {
@@ -63,7 +95,10 @@ impl Moves {
         let ended = situation.ended.iter().take(SLICE).map(|pod| delete(pod, DeleteReason::Ended)).collect();
         remaining.upkeep();
         let holds = remaining.holds(waiting);
-        Self { missing, deletions: remaining.deletions, successors, changes: remaining.changes, ended, holds }
+        let Remaining { deletions, changes, mut gates, .. } = remaining;
+        let writes = gates.writes(&situation.ours);
+        let Gates { waiting, notes, wake, .. } = gates;
+        Self { missing, deletions, successors, changes, ended, gates: writes, waiting, holds, notes, wake }
     }
 
     /// Whether anything is to be done.
@@ -82,10 +117,10 @@ impl<'s, 'a> Remaining<'s, 'a> {
     fn of(situation: &'s Situation<'a>) -> Self {
         let pods = situation.placed.clone();
         let available = pods.iter().filter(|pod| situation.is_available(pod)).count();
-        let current = pods.iter().filter(|pod| situation.group(pod) == Group::Current).count();
+        let stays = |pod: &&Arc<PodFacts>| situation.group(pod) == Group::Current && !situation.is_named_for_deletion(pod);
+        let current = pods.iter().filter(stays).count();
         let current_to_spare = current.saturating_sub(situation.limits.partition);
-        let named = pods.iter().filter(|pod| situation.group(pod) == Group::Current && situation.is_named_for_deletion(pod)).count();
-        let current_missing = (situation.limits.partition + named).saturating_sub(current);
+        let current_missing = situation.limits.partition.saturating_sub(current);
         Self {
             situation,
             pods,
@@ -98,13 +133,16 @@ impl<'s, 'a> Remaining<'s, 'a> {
             changed_to_current: 0,
             impossible: 0,
             obstacles: Vec::new(),
-            guarded: 0,
+            gates: situation.gates(),
+            asked: Vec::new(),
+            asked_to_leave: 0,
+            promised: 0,
         }
     }
 
     /// Pods that remain.
     fn count(&self) -> usize {
-        self.pods.len() + self.changed.len()
+        self.pods.len() + self.changed.len() + self.asked.len()
     }
 
     /// How many pods must stay available.
@@ -115,30 +153,36 @@ impl<'s, 'a> Remaining<'s, 'a> {
     /// How many pods still have to be replaced.
     fn to_replace(&self) -> usize {
         let situation = self.situation;
-        let (mut current, mut others) = (0, 0);
-        for pod in self.pods.iter().filter(|pod| situation.is_named_for_deletion(pod) || situation.rolls()) {
-            let named = situation.is_named_for_deletion(pod);
-            match situation.group(pod) {
-                Group::Current => current += usize::from(named),
-                Group::Stray => others += 1,
-                Group::Update => others += usize::from(named),
-            }
-        }
-        // Named pods of the stable revision are among those that the partition can spare.
-        others + if situation.rolls() { current.max(self.current_to_spare) } else { current }
+        let is_due =
+            |pod: &&Arc<PodFacts>| situation.is_named_for_deletion(pod) || situation.rolls() && situation.group(pod) == Group::Stray;
+        let due = self.pods.iter().filter(is_due).count();
+        due + self.asked.len() - self.asked_to_leave + if situation.rolls() { self.current_to_spare } else { 0 }
     }
 
     fn take(&mut self, index: usize) -> Arc<PodFacts> {
         let pod = self.pods.remove(index);
         self.available -= usize::from(self.situation.is_available(&pod));
-        if self.situation.group(&pod) == Group::Current {
+        self.spare(&pod);
+        pod
+    }
+
+    fn spare(&mut self, pod: &PodFacts) {
+        if self.situation.group(pod) == Group::Current && !self.situation.is_named_for_deletion(pod) {
             self.current_to_spare = self.current_to_spare.saturating_sub(1);
         }
-        pod
+    }
+
+    /// A pod waits for its hook, or for its turn after it agreed.
+    fn set_aside(&mut self, index: usize) {
+        let pod = self.pods.remove(index);
+        self.promised += usize::from(self.situation.is_available(&pod));
+        self.spare(&pod);
+        self.asked.push(pod);
     }
 
     fn remove(&mut self, index: usize, why: DeleteReason) {
         let pod = self.take(index);
+        self.gates.leave(&pod);
         self.deletions.push(delete(&pod, why));
     }
 
@@ -154,32 +198,64 @@ impl<'s, 'a> Remaining<'s, 'a> {
             self.current_missing = self.current_missing.saturating_sub(1);
             self.changed_to_current += 1;
         }
-        self.changes.start(self.situation, &pod, &target.name);
+        self.changes.start(self.situation, &pod, &target.name, self.gates.asks_after());
         self.changed.push(pod);
     }
 
     /// What pods need that neither go nor begin to change.
     fn upkeep(&mut self) {
-        for pod in self.pods.iter().filter(|pod| pod.is_active()) {
+        for pod in self.pods.iter().chain(&self.asked).filter(|pod| pod.is_active()) {
             self.changes.upkeep(self.situation, pod);
+            let Some(revision) = pod.update.as_deref().and_then(|update| update.asks_about(pod)) else { continue };
+            let intent = Intent::Updated(revision);
+            match self.gates.look(pod, intent) {
+                Answer::Open | Answer::Again => drop(self.gates.ask(pod, intent, &[])),
+                Answer::Yes | Answer::Asking | Answer::No(_) => self.gates.keep(pod, intent),
+                Answer::Free | Answer::Skipped(_) => {}
+            }
         }
     }
 
-    /// Deletes pods beyond the wanted number: named ones first, then old ones as far as the partition lets them go, then updated ones.
+    /// Deletes pods beyond the wanted number: named ones first, then old ones as far as the partition lets them go, then updated ones. A pod whose hook is being asked
+    /// stays the one that goes.
     fn scale_in(&mut self) {
         let surge = self.situation.limits.max_surge.min(self.to_replace());
         let wanted = self.situation.replicas + surge;
-        while self.count() > wanted && self.deletions.len() < SLICE {
+        let chosen = self.chosen();
+        while self.count() - self.asked_to_leave > wanted && self.deletions.len() < SLICE {
             // As long as an unavailable pod can go instead, no available one goes below the floor.
-            let at_floor = self.available <= self.floor();
-            let rank = |pod: &PodFacts| (at_floor && self.situation.is_available(pod), self.class(pod));
-            let victims = self.pods.iter().enumerate().filter(|(_, pod)| self.situation.may_delete(pod));
-            let Some((index, _)) = victims.min_by_key(|(index, pod)| (rank(pod), *index)) else {
-                self.guarded += self.count() - wanted;
-                return;
-            };
-            self.remove(index, DeleteReason::Scale);
+            let at_floor = self.available.saturating_sub(self.promised) <= self.floor();
+            let choice = |pod: &PodFacts| chosen.get(&pod.uid).copied().unwrap_or(2);
+            let rank = |pod: &PodFacts| (at_floor && self.situation.is_available(pod), choice(pod), self.class(pod));
+            let Some((index, pod)) = self.pods.iter().enumerate().min_by_key(|(index, pod)| (rank(pod), *index)) else { return };
+            let pod = Arc::clone(pod);
+            match self.gates.look(&pod, Intent::Delete) {
+                Answer::Free => self.remove(index, DeleteReason::Scale),
+                Answer::Skipped(why) => {
+                    self.gates.skip(&pod, why);
+                    self.remove(index, DeleteReason::Scale);
+                }
+                Answer::Yes => {
+                    self.gates.keep(&pod, Intent::Delete);
+                    self.remove(index, DeleteReason::Scale);
+                }
+                answer @ (Answer::Asking | Answer::No(_) | Answer::Open | Answer::Again) => {
+                    if matches!(answer, Answer::Open | Answer::Again) {
+                        self.gates.ask(&pod, Intent::Delete, &[]);
+                    } else {
+                        self.gates.keep(&pod, Intent::Delete);
+                    }
+                    self.set_aside(index);
+                    self.asked_to_leave += 1;
+                }
+            }
         }
+    }
+
+    /// Pods that were chosen to go before, by uid: first those whose hook has agreed, then those that were asked.
+    fn chosen(&self) -> BTreeMap<String, u8> {
+        let marked = self.pods.iter().filter(|pod| gate::is_marked(pod));
+        marked.map(|pod| (pod.uid.clone(), u8::from(self.gates.look(pod, Intent::Delete) != Answer::Yes))).collect()
     }
 
     fn class(&self, pod: &PodFacts) -> u8 {
@@ -195,41 +271,105 @@ impl<'s, 'a> Remaining<'s, 'a> {
     }
 
     /// Deletes pods whose successors shall differ, as many as may be unavailable. Pods that are unavailable anyway cost nothing. Returns how many have to wait.
+    ///
+    /// Where a hook has to agree, not more pods are asked at once than may be unavailable; one whose hook says no makes room for the next.
     fn replace(&mut self) -> usize {
-        self.replace_each(true);
-        if self.situation.rolls() {
-            self.replace_each(false);
+        let turns: &[Turn] = if self.gates.are_any() { &[Turn::Agreed, Turn::Asked, Turn::Open, Turn::Refused] } else { &[Turn::Agreed] };
+        for turn in turns {
+            self.replace_each(true, *turn);
+            if self.situation.rolls() {
+                self.replace_each(false, *turn);
+            }
         }
         self.to_replace()
     }
 
-    fn replace_each(&mut self, named: bool) {
+    fn replace_each(&mut self, named: bool, whose: Turn) {
         let mut index = 0;
         while let Some(pod) = self.pods.get(index).filter(|_| self.deletions.len() + self.changed.len() < SLICE) {
             let due = if named { self.situation.is_named_for_deletion(pod) } else { self.is_outdated(pod) };
-            let free = !self.situation.is_available(pod) || self.available > self.floor();
+            if !due {
+                index += 1;
+                continue;
+            }
             let pod = Arc::clone(pod);
             let target = self.target(&pod);
-            let manner = if due && !named { self.changes.manner(self.situation, &pod, target) } else { Manner::Recreate };
-            let agreed = if manner == Manner::Stay { self.situation.may_change(&pod) } else { self.situation.may_delete(&pod) };
-            match manner {
-                _ if !due => index += 1,
+            let manner = if named { Manner::Recreate } else { self.changes.manner(self.situation, &pod, target) };
+            let went = match manner {
                 Manner::Hold => {
-                    self.impossible += 1;
-                    if self.obstacles.is_empty() {
-                        self.obstacles = self.changes.obstacles(self.situation, &pod, target).to_vec();
-                    }
-                    index += 1;
+                    self.hold_back(&pod, target, whose);
+                    false
                 }
-                Manner::Recreate | Manner::Stay if !free => index += 1,
-                Manner::Recreate | Manner::Stay if !agreed => {
-                    self.guarded += 1;
-                    index += 1;
+                Manner::Recreate => {
+                    let why = if named { DeleteReason::Scale } else { DeleteReason::Update };
+                    self.pass(index, &pod, (Intent::Delete, whose), |all| all.remove(index, why))
                 }
-                Manner::Recreate => self.remove(index, if named { DeleteReason::Scale } else { DeleteReason::Update }),
-                Manner::Stay => self.change(index, target),
+                Manner::Stay => self.pass(index, &pod, (Intent::Update(&target.name), whose), |all| all.change(index, target)),
+            };
+            index += usize::from(!went);
+        }
+    }
+
+    fn hold_back(&mut self, pod: &PodFacts, target: &Target, whose: Turn) {
+        if whose != Turn::Agreed {
+            return;
+        }
+        self.impossible += 1;
+        if self.obstacles.is_empty() {
+            self.obstacles = self.changes.obstacles(self.situation, pod, target).to_vec();
+        }
+    }
+
+    fn look(&self, pod: &PodFacts, intent: Intent) -> Answer {
+        match intent {
+            // What was approved before is not done; nothing new happens to the pod.
+            Intent::Update(revision) if is_return(self.situation, pod, revision) => Answer::Free,
+            // The kubelet changes the pod while it serves; the original asks nobody either.
+            Intent::Update(_) if self.situation.spec.update_strategy.kind == UpdateType::HotPatchUpdate => Answer::Free,
+            Intent::Delete | Intent::Update(_) | Intent::Updated(_) => self.gates.look(pod, intent),
+        }
+    }
+
+    /// Does `act` to a pod if its hook has agreed and its turn has come, or sees to it that the hook is asked. Says whether the pod is not where it was.
+    fn pass(&mut self, index: usize, pod: &PodFacts, (intent, whose): (Intent, Turn), act: impl FnOnce(&mut Self)) -> bool {
+        let answer = self.look(pod, intent);
+        if turn(answer) != whose {
+            return false;
+        }
+        let is_free = !self.situation.is_available(pod);
+        let has_room = is_free || self.available > self.floor();
+        let may_ask = is_free || self.available.saturating_sub(self.promised) > self.floor();
+        match answer {
+            Answer::Free | Answer::Skipped(_) if !has_room => return false,
+            Answer::Free => act(self),
+            Answer::Skipped(why) => {
+                self.gates.skip(pod, why);
+                act(self);
+            }
+            Answer::Yes => {
+                self.gates.keep(pod, intent);
+                if has_room { act(self) } else { self.set_aside(index) }
+            }
+            Answer::Asking => {
+                self.gates.keep(pod, intent);
+                self.set_aside(index);
+            }
+            Answer::Open | Answer::Again if may_ask && self.asks(pod, intent) => self.set_aside(index),
+            Answer::Open => return false,
+            Answer::No(_) | Answer::Again => {
+                self.gates.keep(pod, intent);
+                return false;
             }
         }
+        true
+    }
+
+    fn asks(&mut self, pod: &PodFacts, intent: Intent) -> bool {
+        let changed = match intent {
+            Intent::Update(revision) => changed_containers(self.situation, pod, revision),
+            Intent::Delete | Intent::Updated(_) => Vec::new(),
+        };
+        self.gates.ask(pod, intent, &changed)
     }
 
     fn is_outdated(&self, pod: &PodFacts) -> bool {
@@ -298,18 +438,17 @@ impl<'s, 'a> Remaining<'s, 'a> {
         if self.impossible > 0 {
             holds.push(Hold::NotInPlace { pods: self.impossible, paths: self.obstacles.clone() });
         }
-        if self.guarded > 0 {
-            holds.push(Hold::NotInThisVersion(Feature::PreDeleteHook));
-        }
+        holds.extend(self.gates.waits());
         if situation.stop.is_none() && situation.spec.update_strategy.kind == UpdateType::OnDelete && outdated > 0 {
             holds.push(Hold::OnDelete { waiting: outdated });
         }
-        let waiting = waiting.saturating_sub(self.impossible);
+        let asked = self.asked.len() - self.asked_to_leave;
+        let waiting = waiting.saturating_sub(self.impossible + asked);
         let kept = outdated.saturating_sub(waiting + self.impossible);
         if situation.rolls() && kept > 0 {
             holds.push(Hold::Partition { kept });
         }
-        if waiting > 0 && self.guarded == 0 {
+        if waiting > 0 {
             let unavailable = situation.replicas.saturating_sub(self.available);
             holds.push(Hold::Budget { waiting, unavailable, allowed: situation.limits.max_unavailable });
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use api::tkex::{GameDeploymentSpec, GameDeploymentStatus, HotPatchExecutor, UpdateType};
+use api::tkex::{GameDeploymentSpec, GameDeploymentStatus, HookStep, HotPatchExecutor, PodHook, UpdateType};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
@@ -12,6 +12,7 @@ use super::{Now, Observed};
 use crate::budget::Limits;
 use crate::canary::{self, Memory, Rollout, Standing};
 use crate::claim::claim;
+use crate::gate::{self, Gates, Hook, Place};
 use crate::inplace::Progress;
 use crate::order::least_missed_first;
 use crate::plan::{Action, Feature, Hold};
@@ -92,7 +93,7 @@ impl<'a> Situation<'a> {
             let fills = if pod.has_ended() { replaceable_at(pod) > now } else { true };
             if fills { placed.push(Arc::clone(pod)) } else { ended.push(Arc::clone(pod)) }
         }
-        least_missed_first(&mut placed, &claim.ours);
+        least_missed_first(&mut placed, &claim.ours, &seen.nodes);
         ended.sort_by(|left, right| left.name.cmp(&right.name));
         let min_ready = min_ready(spec);
         let is_updated = |pod: &&Arc<PodFacts>| pod.revision() == Some(&update.name) && !pod.deleting && pod.is_available(min_ready, now);
@@ -161,16 +162,28 @@ impl<'a> Situation<'a> {
         matches!(self.spec.update_strategy.kind, UpdateType::InplaceUpdate | UpdateType::HotPatchUpdate)
     }
 
-    /// Whether a pod may be updated in place without asking anybody.
-    pub(super) fn may_change(&self, pod: &PodFacts) -> bool {
-        let hook = self.spec.pre_inplace_update_strategy.as_ref().is_some_and(|strategy| strategy.hook.is_some());
-        self.may_delete(pod) && (!hook || pod.phase != crate::pod::Phase::Running)
-    }
-
-    /// Whether a pod may be deleted without asking anybody.
-    pub(super) fn may_delete(&self, pod: &PodFacts) -> bool {
-        let hook = self.spec.pre_delete_update_strategy.as_ref().is_some_and(|strategy| strategy.hook.is_some());
-        !hook || pod.phase != crate::pod::Phase::Running
+    /// The hooks about pods.
+    pub(super) fn gates(&self) -> Gates<'a> {
+        let spec = self.spec;
+        let pre_delete = spec.pre_delete_update_strategy.as_ref().map(|strategy| (&strategy.hook, strategy.retry));
+        let pod_hook = |strategy: &'a Option<PodHook>| strategy.as_ref().map(|strategy| (&strategy.hook, strategy.retry));
+        let hook = |place, strategy: Option<(&'a Option<HookStep>, Option<bool>)>| {
+            let (step, retry) = strategy?;
+            step.as_ref().map(|step| Hook { place, step, retry: retry == Some(true) })
+        };
+        Gates::new(gate::Facts {
+            hooks: [
+                hook(Place::PreDelete, pre_delete),
+                hook(Place::PreInplace, pod_hook(&spec.pre_inplace_update_strategy)),
+                hook(Place::PostInplace, pod_hook(&spec.post_inplace_update_strategy)),
+            ],
+            runs: &self.seen.hook_runs,
+            taken: &self.seen.taken_revision_names,
+            templates: &self.seen.hook_templates,
+            nodes: &self.seen.nodes,
+            version: self.seen.object.metadata.resource_version.as_deref().unwrap_or_default(),
+            now: self.now,
+        })
     }
 
     pub(super) fn is_named_for_deletion(&self, pod: &PodFacts) -> bool {

@@ -1,15 +1,19 @@
 //! What people are told.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::names::{PAUSED_BY_HOOK, PAUSED_BY_STEP, condition as kind, reason};
-use api::tkex::{CanaryStatus, GameDeploymentStatus, UpdateType};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use api::tkex::{CanaryStatus, GameDeploymentStatus, PodHookCondition, UpdateType};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::moves::Moves;
 use super::situation::Situation;
 use super::{Now, Observed};
 use crate::condition::{self, Verdict};
+use crate::gate::{Place, Waiting};
+use crate::hookrun::word;
 use crate::plan::Hold;
 use crate::pod::PodFacts;
 
@@ -22,7 +26,26 @@ pub(super) fn status(seen: &Observed, situation: &Situation, moves: &Moves) -> G
     say(kind::AVAILABLE, available(situation));
     say(kind::PAUSED, paused(situation));
     say(kind::DEGRADED, degraded(moves));
+    status.pre_delete_hook_condition = waiting(moves, Place::PreDelete, &status.pre_delete_hook_condition);
+    status.pre_inplace_hook_condition = waiting(moves, Place::PreInplace, &status.pre_inplace_hook_condition);
+    status.post_inplace_hook_condition = waiting(moves, Place::PostInplace, &status.post_inplace_hook_condition);
     status
+}
+
+/// The most pods of one hook that the status names.
+const NAMED: usize = 500;
+
+/// Pods that wait for a hook. Who was asked again has waited since the first question.
+fn waiting(moves: &Moves, place: Place, before: &[PodHookCondition]) -> Vec<PodHookCondition> {
+    let known: BTreeMap<&str, &Time> = before.iter().map(|one| (one.pod_name.as_str(), &one.start_time)).collect();
+    let mut all: Vec<_> = moves.waiting.iter().filter(|waiting| waiting.place == place).collect();
+    all.sort_by_key(|waiting| &waiting.pod);
+    let tell = |waiting: &&Waiting| {
+        let since = known.get(waiting.pod.as_str()).map_or(waiting.since, |known| known.0.min(waiting.since));
+        let since = Timestamp::from_second(since.as_second()).unwrap_or(since);
+        PodHookCondition { pod_name: waiting.pod.clone(), start_time: Time(since), phase: word(waiting.phase).to_owned() }
+    };
+    all.iter().take(NAMED).map(tell).collect()
 }
 
 /// The status of an object that is being deleted: its pods are left to the garbage collector.
@@ -116,6 +139,10 @@ fn progressing(situation: &Situation, moves: &Moves) -> Verdict {
     if asking && settled && moves.is_empty() {
         return Verdict::yes(reason::HOOK_RUNNING, say(numbers));
     }
+    let waiting = moves.waiting.iter().any(|waiting| waiting.place != Place::PostInplace);
+    if waiting && moves.is_empty() && available >= replicas.min(active().count()) {
+        return Verdict::yes(reason::WAITING_FOR_HOOK, say(numbers));
+    }
     if !settled || situation.rolls() && !moves.is_empty() {
         let rolling = outdated > 0 && situation.rolls();
         return Verdict::yes(if rolling { reason::ROLLING_OUT } else { reason::SCALING }, say(numbers));
@@ -137,6 +164,7 @@ fn standstill(hold: &Hold) -> Option<&'static str> {
         Hold::HookFailed { rolls_back: true, .. } => Some(reason::ROLLED_BACK),
         Hold::HookFailed { rolls_back: false, .. } => Some(PAUSED_BY_HOOK),
         Hold::HookNotPossible { .. } => Some(reason::HOOK_NOT_POSSIBLE),
+        Hold::GateNotPossible { .. } => Some(reason::HOOK_NOT_POSSIBLE),
         Hold::NotInPlace { .. } => Some(reason::INPLACE_NOT_POSSIBLE),
         Hold::NotInThisVersion(feature) => Some(feature.reason()),
         Hold::Invalid { .. } => Some(reason::INVALID_SPEC),
@@ -145,6 +173,7 @@ fn standstill(hold: &Hold) -> Option<&'static str> {
         | Hold::OnDelete { .. }
         | Hold::EndedTooSoon { .. }
         | Hold::HookRunning { .. }
+        | Hold::WaitingForHook { .. }
         | Hold::Step { .. }
         | Hold::Ignored { .. } => None,
     }
@@ -187,6 +216,7 @@ fn degraded(moves: &Moves) -> Verdict {
         | Hold::Invalid { .. }
         | Hold::HookFailed { .. }
         | Hold::HookNotPossible { .. }
+        | Hold::GateNotPossible { .. }
         | Hold::NotInPlace { .. } => standstill(hold).map(|reason| Verdict::yes(reason, hold.to_string())),
         Hold::PausedByUser
         | Hold::Partition { .. }
@@ -195,6 +225,7 @@ fn degraded(moves: &Moves) -> Verdict {
         | Hold::EndedTooSoon { .. }
         | Hold::PausedByStep { .. }
         | Hold::HookRunning { .. }
+        | Hold::WaitingForHook { .. }
         | Hold::Step { .. }
         | Hold::Ignored { .. } => None,
     });

@@ -16,7 +16,7 @@ use crate::pod::{Container, Gate, PodFacts};
 use crate::quantity;
 
 pub use diff::{Difference, difference, obstacles};
-pub use patch::{follow, gate, hot_patch, resize, restart, start};
+pub use patch::{Terms, follow, gate, hot_patch, resize, restart, start};
 
 /// An update in place, as a pod's annotations tell.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +40,9 @@ pub struct State {
     /// Whether requests or limits are changed too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub resized: bool,
+    /// Whether a hook is asked when the pod serves again.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ask_after: bool,
 }
 
 /// What a container was before it was changed.
@@ -111,6 +114,13 @@ impl Update {
             Some(_) => Progress::Restarting,
             None => Progress::Resting,
         }
+    }
+
+    /// The revision about which a hook is asked now that the pod serves again.
+    #[must_use]
+    pub fn asks_about(&self, pod: &PodFacts) -> Option<&str> {
+        let state = self.state.as_ref().filter(|state| state.ask_after && pod.revision() == Some(&state.revision))?;
+        (pod.is_ready() && !self.is_under_way(pod)).then_some(&*state.revision)
     }
 
     /// Whether containers are about to restart, or have not come back yet.
@@ -227,7 +237,7 @@ mod tests {
     fn state(last: LastStatus) -> State {
         let update_timestamp = Some("2026-11-15T10:00:00Z".parse().unwrap());
         let last_container_statuses = BTreeMap::from([("game".to_owned(), last)]);
-        State { revision: "game-2".to_owned(), update_timestamp, last_container_statuses, resized: false }
+        State { revision: "game-2".to_owned(), update_timestamp, last_container_statuses, resized: false, ask_after: false }
     }
 
     fn runs(image: &str, actual: &str, image_id: &str, restarts: i32) -> Container {

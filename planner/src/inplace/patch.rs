@@ -74,23 +74,32 @@ fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp
         last.insert(container.name.clone(), status);
     }
     let resized = !difference.resources.is_empty();
-    State { revision: revision.to_owned(), update_timestamp: Some(written(now)), last_container_statuses: last, resized }
+    State { revision: revision.to_owned(), update_timestamp: Some(written(now)), last_container_statuses: last, resized, ask_after: false }
 }
 
 fn restarts_by_resize(difference: &Difference, name: &str) -> bool {
     difference.resize_restarts.iter().any(|restarting| restarting == name)
 }
 
+/// How an update begins.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// How long the pod is out of its services before anything changes, in seconds.
+    pub grace: i64,
+    /// Whether a hook is asked when it serves again.
+    pub ask_after: bool,
+}
+
 /// Begins an update to `revision`: one write that takes the pod out of its services and says what will change; or, where nothing restarts or nothing holds the pod back, all of it.
 #[must_use]
-pub fn start(pod: &PodFacts, revision: &str, difference: &Difference, grace: i64, now: Timestamp) -> PodPatch {
-    let state = state(pod, revision, difference, now);
+pub fn start(pod: &PodFacts, revision: &str, difference: &Difference, terms: Terms, now: Timestamp) -> PodPatch {
+    let state = State { ask_after: terms.ask_after, ..state(pod, revision, difference, now) };
     let restarts = difference.restarts();
     let mut labels = Map::from_iter([(REVISION_LABEL.to_owned(), json!(revision))]);
     let mut annotations = Map::new();
     if restarts && pod.gate != Gate::Absent {
         let container_images = difference.images.iter().cloned().collect();
-        let pending = Pending { revision: revision.to_owned(), container_images, grace_seconds: grace };
+        let pending = Pending { revision: revision.to_owned(), container_images, grace_seconds: terms.grace };
         annotations.insert(INPLACE_STATE_ANNOTATION.to_owned(), text(&state));
         annotations.insert(INPLACE_GRACE_ANNOTATION.to_owned(), text(&pending));
         // The grace of a pod that is out of its services already goes on.

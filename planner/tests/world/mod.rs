@@ -6,11 +6,13 @@ use std::sync::Arc;
 use api::names::{INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION, READINESS_GATE};
 use api::tkex::{GameDeployment, GameDeploymentSpec, HookRun, HookTemplate};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use planner::budget::Limits;
 use planner::gamedeployment::{Observed, decide};
 use planner::inplace::Update;
 use planner::manifest::{self, Owner};
-use planner::plan::{Action, Plan, PodPatch};
+use planner::node::{NodeFacts, Nodes};
+use planner::plan::{Action, PatchReason, Plan, PodPatch};
 use planner::pod::{Container, Gate, Phase, PodFacts};
 use planner::revision::RevisionFacts;
 use serde_json::{Value, json};
@@ -48,6 +50,8 @@ pub(crate) struct World {
     pub(crate) revisions: BTreeMap<String, RevisionFacts>,
     pub(crate) hook_runs: BTreeMap<String, HookRun>,
     pub(crate) hook_templates: Vec<HookTemplate>,
+    /// The HookTemplate that hooks about pods name, unless somebody has deleted it.
+    pub(crate) pod_hook: Option<HookTemplate>,
     /// Nodes that do not answer: their pods stay as they are.
     pub(crate) lost: BTreeSet<String>,
     pub(crate) now: Timestamp,
@@ -58,7 +62,8 @@ impl World {
     pub(crate) fn new(spec: &Value) -> Self {
         let now = "2026-11-15T10:00:00Z".parse().unwrap();
         let (pods, revisions, hook_runs) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { game: game(spec), pods, revisions, hook_runs, hook_templates: Vec::new(), lost: BTreeSet::new(), now, version: 100 }
+        let (hook_templates, pod_hook, lost) = (Vec::new(), None, BTreeSet::new());
+        Self { game: game(spec), pods, revisions, hook_runs, hook_templates, pod_hook, lost, now, version: 100 }
     }
 
     pub(crate) fn observed(&self) -> Observed {
@@ -67,7 +72,8 @@ impl World {
             pods: self.pods.values().cloned().map(Arc::new).collect(),
             revisions: self.revisions.values().cloned().map(Arc::new).collect(),
             hook_runs: self.hook_runs.values().cloned().map(Arc::new).collect(),
-            hook_templates: self.hook_templates.iter().cloned().map(Arc::new).collect(),
+            hook_templates: self.hook_templates.iter().chain(&self.pod_hook).cloned().map(Arc::new).collect(),
+            nodes: Nodes(self.lost.iter().map(|name| (name.clone(), NodeFacts { lost: true, deletion_cost: 0 })).collect()),
             taken_revision_names: Vec::new(),
             taken_pod_names: Vec::new(),
         }
@@ -101,9 +107,52 @@ impl World {
 
     /// Every hook that is asked answers.
     pub(crate) fn answer(&mut self, phase: api::tkex::Phase) {
-        for run in self.hook_runs.values_mut().filter(|run| run.status.is_none()) {
-            run.status = serde_json::from_value(json!({ "phase": phase, "message": "so it is" })).unwrap();
+        let now = self.now;
+        self.hook_runs.values_mut().for_each(|run| answer(run, phase, now));
+    }
+
+    /// One hook that is asked answers.
+    pub(crate) fn answer_one(&mut self, index: usize, phase: api::tkex::Phase) {
+        let (now, asked) = (self.now, self.hook_runs.values_mut().filter(|run| run.status.is_none()));
+        let mut asked: Vec<_> = asked.collect();
+        let count = asked.len().max(1);
+        if let Some(run) = asked.get_mut(index % count) {
+            answer(run, phase, now);
         }
+    }
+
+    /// Whether a hook has agreed to what an action does to a pod, or need not.
+    pub(crate) fn is_agreed(&self, action: &Action) -> bool {
+        let spec = &self.game.spec;
+        let pre_delete = spec.pre_delete_update_strategy.as_ref().is_some_and(|strategy| strategy.hook.is_some());
+        let pre_inplace = spec.pre_inplace_update_strategy.as_ref().is_some_and(|strategy| strategy.hook.is_some());
+        let (uid, kind, target) = match action {
+            Action::DeletePod { uid, .. } if pre_delete => (uid, "pre-delete-step", None),
+            Action::PatchPod(PodPatch { uid, why: PatchReason::Drain | PatchReason::InPlace, body, .. }) if pre_delete || pre_inplace => {
+                let target = body["metadata"]["labels"]["controller-revision-hash"].as_str();
+                // Without a revision it ends what was begun before.
+                if target.is_none() {
+                    return true;
+                }
+                (uid, if pre_inplace { "pre-inplace-step" } else { "pre-delete-step" }, target)
+            }
+            _ => return true,
+        };
+        let Some(pod) = self.pods.values().find(|pod| pod.uid == *uid) else { return true };
+        let announced = pod.update.as_ref().is_some_and(|update| update.pending.is_some());
+        let runs_target = |target: &str| {
+            let wanted = self.revisions.get(target).map(|revision| &revision.template["spec"]["containers"][0]["image"]);
+            wanted.is_some_and(|wanted| wanted == pod.containers[0].image.as_str())
+        };
+        if pod.phase != Phase::Running || pod.is_crash_looping() || !self.answers(pod) || announced && target.is_some_and(runs_target) {
+            return true;
+        }
+        self.hook_runs.values().any(|run| {
+            let labels = run.metadata.labels.as_ref().unwrap();
+            let is_it = labels.get("pod-uid") == Some(uid) && labels["hookrun-type"] == kind;
+            let yes = run.status.as_ref().is_some_and(|status| status.phase == Some(api::tkex::Phase::Successful));
+            is_it && yes && labels.get("target-revision").map(String::as_str) == target
+        })
     }
 
     pub(crate) fn is_available(&self, pod: &PodFacts) -> bool {
@@ -160,7 +209,9 @@ impl World {
                     patch(pod, change);
                 }
             }
-            Action::Pause { .. } | Action::CreateHookRun(_) | Action::DeleteHookRun { .. } => self.apply_to_rollout(action),
+            Action::Pause { .. } | Action::ResetRetry { .. } | Action::CreateHookRun(_) | Action::DeleteHookRun { .. } => {
+                self.apply_to_rollout(action);
+            }
             Action::CreatePod(new) => {
                 let body = manifest::pod(&owner(), new);
                 self.pods.entry(new.name.clone()).or_insert_with(|| pod(&new.name, version, &body, self.now));
@@ -208,9 +259,15 @@ impl World {
             Action::Pause { paused, version } if self.game.metadata.resource_version.as_ref() == Some(version) => {
                 self.edit(|spec| spec.update_strategy.paused = *paused);
             }
+            Action::ResetRetry { field, version } if self.game.metadata.resource_version.as_ref() == Some(version) => {
+                let mut spec = json!(self.game.spec);
+                spec[field]["retry"] = json!(false);
+                self.edit(|known| *known = serde_json::from_value(spec).unwrap());
+            }
             Action::CreateHookRun(new) => {
                 let mut run: HookRun = serde_json::from_value(manifest::hook_run(&owner(), new)).unwrap();
                 run.metadata.uid = Some(format!("uid-{}", self.version));
+                run.metadata.creation_timestamp = Some(Time(self.now));
                 self.hook_runs.entry(new.name.clone()).or_insert(run);
             }
             Action::DeleteHookRun { name, uid } => {
@@ -223,7 +280,7 @@ impl World {
     /// Records a plan's status.
     pub(crate) fn record(&mut self, plan: &Plan<Status>) {
         // A status that was decided on an older object is refused.
-        if plan.actions().any(|action| matches!(action, Action::Pause { .. })) {
+        if plan.actions().any(|action| matches!(action, Action::Pause { .. } | Action::ResetRetry { .. })) {
             return;
         }
         self.touch();
@@ -261,6 +318,9 @@ impl World {
 
     /// Lets the operator work on a calm cluster until nothing is left to do; how many rounds that took.
     pub(crate) fn settle(&mut self) -> Option<usize> {
+        // Whoever waits for an answer is not at rest.
+        self.pod_hook = Some(crate::laws::hook_template("pod"));
+        self.answer(api::tkex::Phase::Successful);
         for round in 0..400 {
             let plan = self.decide();
             let unchanged = self.game.status.as_ref() == Some(&plan.status);
@@ -273,6 +333,12 @@ impl World {
             self.pass(60);
         }
         None
+    }
+}
+
+fn answer(run: &mut HookRun, phase: api::tkex::Phase, now: Timestamp) {
+    if run.status.is_none() {
+        run.status = serde_json::from_value(json!({ "phase": phase, "message": "so it is", "finishedAt": now })).unwrap();
     }
 }
 
@@ -307,6 +373,8 @@ pub(crate) fn pod(name: &str, version: u64, body: &Value, now: Timestamp) -> Pod
         phase: Phase::Pending,
         ready_since: None,
         node: None,
+        ip: String::new(),
+        host_ip: String::new(),
         restarts: 0,
         deletion_cost: 0,
         trouble: None,
@@ -358,6 +426,7 @@ pub(crate) fn make_ready(pod: &mut PodFacts, now: Timestamp) {
     let node = pod.name.bytes().map(u64::from).sum::<u64>() % 3;
     pod.node = Some(format!("node-{node}"));
     pod.phase = Phase::Running;
+    pod.trouble = None;
     for container in &mut pod.containers {
         if container.running && container.actual_image != container.image {
             container.restarts += 1;

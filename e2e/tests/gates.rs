@@ -1,0 +1,410 @@
+//! Hooks that must agree before a pod goes or changes, on fake nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use e2e::hook::{HookServer, Manner, Sessions};
+use e2e::{Game, Metrics, Place, Scene, Suite, until, until_gone};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use serde_json::{Value, json};
+
+use crate::cleanup::eventually;
+use crate::gamedeployment::audited;
+use crate::inplace::restarts;
+
+pub(crate) fn add(suite: &Arc<Suite>) {
+    let fake = Place::Fake;
+    suite.sharing(fake, "gates::a_scale_in_deletes_exactly_the_pods_that_were_asked", a_scale_in_deletes_exactly_the_pods_that_were_asked);
+    suite.sharing(fake, "gates::an_aborted_scale_in_voids_what_was_agreed", an_aborted_scale_in_voids_what_was_agreed);
+    suite.sharing(fake, "gates::a_rolling_update_asks_pod_by_pod", a_rolling_update_asks_pod_by_pod);
+    suite.sharing(fake, "gates::an_update_in_place_asks_pod_by_pod", an_update_in_place_asks_pod_by_pod);
+    suite.sharing(fake, "gates::a_hook_is_asked_after_an_update_in_place", a_hook_is_asked_after_an_update_in_place);
+    suite.sharing(fake, "gates::who_says_no_is_asked_again", who_says_no_is_asked_again);
+    suite.sharing(fake, "gates::a_hook_template_may_come_late", a_hook_template_may_come_late);
+    suite.sharing(fake, "gates::pods_that_cannot_be_asked_go_without", pods_that_cannot_be_asked_go_without);
+    suite.sharing(fake, "gates::without_the_hook_everybody_goes_on", without_the_hook_everybody_goes_on);
+    suite.disturbing(
+        fake,
+        "gates::a_deletion_cost_of_a_node_comes_before_one_of_a_pod",
+        a_deletion_cost_of_a_node_comes_before_one_of_a_pod,
+    );
+    suite.sharing(fake, "gates::questions_are_counted_exactly", questions_are_counted_exactly);
+    suite.disturbing(fake, "gates::an_autoscaler_waits_for_sessions_too", an_autoscaler_waits_for_sessions_too);
+    suite.disturbing(fake, "gates::a_pod_on_a_lost_node_goes_without", a_pod_on_a_lost_node_goes_without);
+}
+
+/// A hook that agrees when a pod has no session any more; it looks again every second, or says no at once.
+pub(crate) fn drained(server: &HookServer, patient: bool) -> Value {
+    let mut metric = json!({
+        "name": "sessions", "successCondition": "asInt(result) == 0", "successfulLimit": 1,
+        "provider": { "web": { "url": format!("{}/{{{{ args.PodName }}}}", server.url()), "jsonPath": "{$.sessions}" } },
+    });
+    if patient {
+        metric["interval"] = json!("1s");
+        metric["failureLimit"] = json!(1_000_000);
+    }
+    json!({
+        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate", "metadata": { "name": "drained" },
+        "spec": { "args": [{ "name": "PodName" }], "metrics": [metric] },
+    })
+}
+
+pub(crate) async fn door(scene: &Scene, patient: bool) -> Result<(HookServer, Sessions)> {
+    let sessions = Sessions::default();
+    let server = HookServer::start(Manner::Counts(sessions.clone())).await?;
+    scene.apply(&drained(&server, patient))?;
+    Ok((server, sessions))
+}
+
+pub(crate) fn before_delete() -> Value {
+    json!({ "hook": { "templateName": "drained" } })
+}
+
+fn is_marked(pod: &Pod) -> bool {
+    pod.annotations().get("io.tencent.bcs.dev/game-pod-deleting").is_some_and(|value| value == "true")
+}
+
+fn names(pods: &[Pod]) -> BTreeSet<String> {
+    pods.iter().map(ResourceExt::name_any).collect()
+}
+
+async fn runs(scene: &Scene) -> Result<Vec<DynamicObject>> {
+    let resource = ApiResource {
+        group: "tkex.tencent.com".to_owned(),
+        version: "v1alpha1".to_owned(),
+        api_version: "tkex.tencent.com/v1alpha1".to_owned(),
+        kind: "HookRun".to_owned(),
+        plural: "hookruns".to_owned(),
+    };
+    let api = kube::Api::<DynamicObject>::namespaced_with(scene.client(), scene.namespace(), &resource);
+    Ok(api.list(&ListParams::default()).await?.items)
+}
+
+/// Waits until as many pods as this wait for this hook; their names.
+async fn until_waiting(game: &Game, field: &str, count: usize) -> Result<BTreeSet<String>> {
+    let waiting = |status: &Value| status[field].as_array().map_or(0, Vec::len);
+    let status = game.until(&format!("{count} in {field}"), |status| waiting(status) == count).await?;
+    let all = status[field].as_array().into_iter().flatten();
+    Ok(all.filter_map(|one| one["podName"].as_str().map(str::to_owned)).collect())
+}
+
+async fn a_scale_in_deletes_exactly_the_pods_that_were_asked(scene: Arc<Scene>) -> Result<()> {
+    let (server, sessions) = door(&scene, true).await?;
+    let game = Game::apply(&scene, "door", &json!({ "replicas": 8, "preDeleteUpdateStrategy": before_delete() }))?;
+    game.until_rest("Complete").await?;
+    let all = names(&game.pods().await?);
+    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=3"])?;
+    let asked = until_waiting(&game, "preDeleteHookCondition", 5).await?;
+    let told = game.until_condition("Progressing", "True", "WaitingForHook").await?;
+    ensure!(
+        told.contains("5 pods wait for spec.preDeleteUpdateStrategy.hook") && told.contains("kubectl describe hookrun predelete-door-"),
+        "{told}"
+    );
+    eventually("everybody is asked", || sessions.asked().len() == 5).await?;
+    let pods = game.pods().await?;
+    ensure!(names(&pods) == all, "somebody went before it agreed");
+    ensure!(names(&pods.iter().filter(|pod| is_marked(pod)).cloned().collect::<Vec<_>>()) == asked, "others are marked");
+    ensure!(sessions.asked().into_keys().collect::<BTreeSet<_>>() == asked, "others are asked: {:?}", sessions.asked());
+    ensure!(server.last_request().contains("GET /door-"), "{}", server.last_request());
+    // The last one first.
+    for (gone, name) in asked.iter().rev().enumerate() {
+        sessions.end(name);
+        until_gone(&scene.pods(), name).await?;
+        ensure!(game.pods().await?.len() == 8 - gone - 1, "somebody else went with {name}");
+    }
+    game.until_rest("Complete").await?;
+    ensure!(names(&game.pods().await?) == all.difference(&asked).cloned().collect(), "others went than were asked");
+    let status = game.until("nobody waits", |status| status["preDeleteHookCondition"].is_null()).await?;
+    Game::expect_counts(&status, 3, 3, 3)?;
+    eventually_no_runs(&scene).await
+}
+
+async fn eventually_no_runs(scene: &Scene) -> Result<()> {
+    for _ in 0..600 {
+        if runs(scene).await?.is_empty() {
+            return Ok(());
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    anyhow::bail!("HookRuns are left: {:?}", runs(scene).await?.iter().map(ResourceExt::name_any).collect::<Vec<_>>())
+}
+
+async fn an_aborted_scale_in_voids_what_was_agreed(scene: Arc<Scene>) -> Result<()> {
+    let (_server, sessions) = door(&scene, true).await?;
+    let game = Game::apply(&scene, "door", &json!({ "replicas": 4, "preDeleteUpdateStrategy": before_delete() }))?;
+    game.until_rest("Complete").await?;
+    let all = names(&game.pods().await?);
+    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=2"])?;
+    let asked = until_waiting(&game, "preDeleteHookCondition", 2).await?;
+    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=4"])?;
+    game.until_rest("Complete").await?;
+    eventually_no_runs(&scene).await?;
+    ensure!(!game.pods().await?.iter().any(is_marked), "a mark is left");
+    // Too late: nobody wants to know any more.
+    asked.iter().for_each(|name| sessions.end(name));
+    ensure!(names(&game.pods().await?) == all, "a pod went that is wanted");
+    let before = sessions.asked();
+    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=3"])?;
+    game.until("three pods", |status| status["replicas"] == 3).await?;
+    let again = sessions.asked();
+    ensure!(again != before, "the old agreement was taken");
+    Ok(())
+}
+
+async fn a_rolling_update_asks_pod_by_pod(scene: Arc<Scene>) -> Result<()> {
+    let (_server, sessions) = door(&scene, true).await?;
+    let spec = json!({ "replicas": 4, "updateStrategy": { "maxUnavailable": 2 }, "preDeleteUpdateStrategy": before_delete() });
+    let game = Game::apply(&scene, "door", &spec)?;
+    game.until_rest("Complete").await?;
+    let first = names(&game.pods().await?);
+    game.set_image("game:2").await?;
+    let asked = until_waiting(&game, "preDeleteHookCondition", 2).await?;
+    game.until_condition("Progressing", "True", "WaitingForHook").await?;
+    ensure!(names(&game.pods().await?) == first, "a pod went before it agreed");
+    // One at a time, and the place of one that went is taken by the next.
+    let one = asked.first().context("nobody is asked")?;
+    sessions.end(one);
+    until_gone(&scene.pods(), one).await?;
+    eventually("a third is asked", || sessions.asked().len() == 3).await?;
+    ensure!(game.images().await?.get("game:1") == Some(&3), "{:?}", game.images().await?);
+    sessions.end_all();
+    game.until_rest("Complete").await?;
+    ensure!(game.images().await? == BTreeMap::from([("game:2".to_owned(), 4)]), "{:?}", game.images().await?);
+    ensure!(sessions.asked().into_keys().collect::<BTreeSet<_>>() == first, "{:?}", sessions.asked());
+    Ok(())
+}
+
+async fn an_update_in_place_asks_pod_by_pod(scene: Arc<Scene>) -> Result<()> {
+    let (_server, sessions) = door(&scene, true).await?;
+    let spec = json!({
+        "replicas": 4, "preInplaceUpdateStrategy": before_delete(),
+        "updateStrategy": { "type": "InplaceUpdate", "maxUnavailable": 2, "inPlaceUpdateStrategy": { "gracePeriodSeconds": 1 } },
+    });
+    let game = Game::apply(&scene, "door", &spec)?;
+    game.until_rest("Complete").await?;
+    game.set_image("game:2").await?;
+    let asked = until_waiting(&game, "preInplaceHookCondition", 2).await?;
+    ensure!(restarts(&game.pods().await?) == BTreeMap::from([(0, 4)]), "{:?}", restarts(&game.pods().await?));
+    ensure!(!game.pods().await?.iter().any(is_marked), "who stays is not marked as going");
+    let run = runs(&scene).await?.into_iter().next().context("no HookRun")?;
+    ensure!(run.name_any().starts_with("preinplace-door-"), "{}", run.name_any());
+    let argument = |name: &str| {
+        let all = run.data["spec"]["args"].as_array().into_iter().flatten();
+        all.filter(|one| one["name"] == name).find_map(|one| one["value"].as_str().map(str::to_owned))
+    };
+    ensure!(argument("ModifiedContainer[0]").as_deref() == Some("game"), "{}", run.data["spec"]["args"]);
+    ensure!(
+        argument("PodIP").is_some_and(|ip| !ip.is_empty()) && argument("HostIP").is_some_and(|ip| !ip.is_empty()),
+        "{}",
+        run.data["spec"]["args"]
+    );
+    let one = asked.first().context("nobody is asked")?.clone();
+    sessions.end(&one);
+    until(&scene.pods(), &one, "restarted", |pod| pod.is_some_and(|pod| restarts(std::slice::from_ref(pod)).contains_key(&1))).await?;
+    ensure!(restarts(&game.pods().await?) == BTreeMap::from([(0, 3), (1, 1)]), "{:?}", restarts(&game.pods().await?));
+    sessions.end_all();
+    game.until_rest("Complete").await?;
+    ensure!(restarts(&game.pods().await?) == BTreeMap::from([(1, 4)]), "{:?}", restarts(&game.pods().await?));
+    eventually_no_runs(&scene).await
+}
+
+async fn a_hook_is_asked_after_an_update_in_place(scene: Arc<Scene>) -> Result<()> {
+    let (_server, sessions) = door(&scene, true).await?;
+    let spec = json!({
+        "replicas": 2, "postInplaceUpdateStrategy": before_delete(),
+        "updateStrategy": { "type": "InplaceUpdate", "inPlaceUpdateStrategy": { "gracePeriodSeconds": 0 } },
+    });
+    let game = Game::apply(&scene, "door", &spec)?;
+    game.until_rest("Complete").await?;
+    ensure!(sessions.asked().is_empty(), "nobody was updated yet");
+    game.set_image("game:2").await?;
+    game.until_rest("Complete").await?;
+    let asked = until_waiting(&game, "postInplaceHookCondition", 2).await?;
+    ensure!(asked == names(&game.pods().await?), "{asked:?}");
+    eventually("both are asked", || sessions.asked().len() == 2).await?;
+    sessions.end_all();
+    game.until("nobody waits", |status| status["postInplaceHookCondition"].is_null()).await?;
+    Ok(())
+}
+
+async fn who_says_no_is_asked_again(scene: Arc<Scene>) -> Result<()> {
+    let (_server, sessions) = door(&scene, false).await?;
+    let game = Game::apply(&scene, "door", &json!({ "replicas": 2, "preDeleteUpdateStrategy": before_delete() }))?;
+    let other = Game::apply(&scene, "other", &json!({ "replicas": 2, "preDeleteUpdateStrategy": before_delete() }))?;
+    game.until_rest("Complete").await?;
+    other.until_rest("Complete").await?;
+    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=1"])?;
+    let asked = until_waiting(&game, "preDeleteHookCondition", 1).await?.pop_first().context("nobody waits")?;
+    game.until("it said no", |status| status["preDeleteHookCondition"][0]["phase"] == "Failed").await?;
+    let told = game.until_condition("Progressing", "True", "WaitingForHook").await?;
+    ensure!(told.contains("last said no"), "{told}");
+    // Nobody asks it for a while, unless somebody wants it.
+    let before = sessions.asked()[&asked];
+    game.patch(json!({ "spec": { "preDeleteUpdateStrategy": { "retry": true } } })).await?;
+    eventually("asked again", || sessions.asked()[&asked] > before).await?;
+    until(&game.api(), "door", "the flag is reset", |game| {
+        game.is_some_and(|game| game.data["spec"]["preDeleteUpdateStrategy"]["retry"] == false)
+    })
+    .await?;
+    // The trouble of one is not the other's.
+    scene.kubectl(&["scale", "gamedeployment", "other", "--replicas=1"])?;
+    let theirs = until_waiting(&other, "preDeleteHookCondition", 1).await?.pop_first().context("nobody waits")?;
+    sessions.end(&theirs);
+    sessions.end(&asked);
+    // By itself, after a pause.
+    until_gone(&scene.pods(), &asked).await?;
+    until_gone(&scene.pods(), &theirs).await?;
+    game.until_rest("Complete").await?;
+    other.until_rest("Complete").await?;
+    Ok(())
+}
+
+async fn a_hook_template_may_come_late(scene: Arc<Scene>) -> Result<()> {
+    let game = Game::apply(&scene, "door", &json!({ "replicas": 2, "preDeleteUpdateStrategy": before_delete() }))?;
+    game.until_rest("Complete").await?;
+    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=1"])?;
+    let told = game.until_condition("Degraded", "True", "HookNotPossible").await?;
+    ensure!(told.contains("HookTemplate drained does not exist"), "{told}");
+    // Growing goes on.
+    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=4"])?;
+    game.until("four pods", |status| status["availableReplicas"] == 4).await?;
+    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=3"])?;
+    let (_server, sessions) = door(&scene, true).await?;
+    let asked = until_waiting(&game, "preDeleteHookCondition", 1).await?.pop_first().context("nobody waits")?;
+    game.until_condition("Degraded", "False", "AsExpected").await?;
+    // Who was asked needs the template no more.
+    scene.kubectl(&["delete", "hooktemplate", "drained"])?;
+    sessions.end(&asked);
+    until_gone(&scene.pods(), &asked).await?;
+    game.until_rest("Complete").await?;
+    Ok(())
+}
+
+async fn pods_that_cannot_be_asked_go_without(scene: Arc<Scene>) -> Result<()> {
+    let (_server, sessions) = door(&scene, true).await?;
+    let spec = json!({
+        "replicas": 2, "preDeleteUpdateStrategy": before_delete(),
+        "template": { "metadata": { "annotations": { "localkube/crash-loop": "*" } } },
+    });
+    let game = Game::apply(&scene, "door", &spec)?;
+    let crashes = |pod: &Pod| {
+        let states = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+        states.filter_map(|status| status.state.as_ref()?.waiting.as_ref()?.reason.clone()).any(|reason| reason == "CrashLoopBackOff")
+    };
+    e2e::until_some_pod(&scene.pods(), "crashing", crashes).await?;
+    game.until("two pods", |status| status["replicas"] == 2).await?;
+    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=0"])?;
+    game.until("no pods", |status| status["replicas"] == 0).await?;
+    ensure!(sessions.asked().is_empty(), "{:?}", sessions.asked());
+    eventually("an event for each", || {
+        let told =
+            scene.kubectl(&["get", "events", "-o", "jsonpath={range .items[*]}{.reason}: {.message}{\"\\n\"}{end}"]).unwrap_or_default();
+        told.lines().filter(|line| line.starts_with("HookSkipped") && line.contains("crashes again and again")).count() >= 2
+    })
+    .await
+}
+
+async fn without_the_hook_everybody_goes_on(scene: Arc<Scene>) -> Result<()> {
+    let (_server, sessions) = door(&scene, true).await?;
+    let game = Game::apply(&scene, "door", &json!({ "replicas": 3, "preDeleteUpdateStrategy": before_delete() }))?;
+    game.until_rest("Complete").await?;
+    let all = names(&game.pods().await?);
+    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=1"])?;
+    let asked = until_waiting(&game, "preDeleteHookCondition", 2).await?;
+    eventually("both are asked", || sessions.asked().len() == 2).await?;
+    game.patch(json!({ "spec": { "preDeleteUpdateStrategy": null } })).await?;
+    game.until_rest("Complete").await?;
+    ensure!(names(&game.pods().await?) == all.difference(&asked).cloned().collect(), "others went than were asked");
+    eventually_no_runs(&scene).await
+}
+
+async fn a_deletion_cost_of_a_node_comes_before_one_of_a_pod(scene: Arc<Scene>) -> Result<()> {
+    let spread = json!({ "topologySpreadConstraints": [{
+        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": { "matchLabels": { "app": "door" } },
+    }] });
+    let game = Game::apply(&scene, "door", &json!({ "replicas": 3, "template": { "spec": spread } }))?;
+    game.until_rest("Complete").await?;
+    let pods = game.pods().await?;
+    let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+    let [cheap, dear, third] = pods.as_slice() else { anyhow::bail!("{} pods", pods.len()) };
+    // The pods say one thing, a node another.
+    let cost = "controller.kubernetes.io/pod-deletion-cost";
+    scene.kubectl(&["annotate", "pod", &cheap.name_any(), &format!("{cost}=5")])?;
+    scene.kubectl(&["annotate", "pod", &dear.name_any(), &format!("{cost}=-5")])?;
+    scene.kubectl(&["annotate", "pod", &third.name_any(), &format!("{cost}=-3")])?;
+    scene.kubectl(&["annotate", "node", &node(cheap), "io.tencent.bcs.dev/node-deletion-cost=-10"])?;
+    let scaled = scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=2"]);
+    let gone = until_gone(&scene.pods(), &cheap.name_any()).await;
+    scene.kubectl(&["annotate", "node", &node(cheap), "io.tencent.bcs.dev/node-deletion-cost-"])?;
+    scaled?;
+    gone?;
+    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=1"])?;
+    until_gone(&scene.pods(), &dear.name_any()).await?;
+    game.until_rest("Complete").await?;
+    Ok(())
+}
+
+/// Thirty pods that wait: one mark, one question and one verdict each, and nothing while nothing happens.
+async fn questions_are_counted_exactly(scene: Arc<Scene>) -> Result<()> {
+    let (_server, sessions) = door(&scene, false).await?;
+    let game = Game::apply(&scene, "door", &json!({ "replicas": 30, "preDeleteUpdateStrategy": before_delete() }))?;
+    game.until_rest("Complete").await?;
+    sessions.end_all();
+    let count = |resource: &str, verb: &str| audited(&scene, resource, "", verb);
+    let marks = count("pods", "patch");
+    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=0"])?;
+    game.until_rest("Complete").await?;
+    eventually_no_runs(&scene).await?;
+    eventually("30 deletions", || count("pods", "delete") >= 30).await?;
+    ensure!(count("pods", "patch") - marks == 30, "{} marks", count("pods", "patch") - marks);
+    ensure!(count("hookruns", "create") == 30, "{} questions", count("hookruns", "create"));
+    ensure!(count("pods", "delete") == 30 && count("hookruns", "delete") == 30, "{} runs deleted", count("hookruns", "delete"));
+    ensure!(audited(&scene, "hookruns", "status", "") == 30, "{} verdicts", audited(&scene, "hookruns", "status", ""));
+    ensure!(sessions.asked().values().all(|count| *count == 1), "{:?}", sessions.asked());
+    Ok(())
+}
+
+async fn an_autoscaler_waits_for_sessions_too(scene: Arc<Scene>) -> Result<()> {
+    let (_server, sessions) = door(&scene, true).await?;
+    let metrics = Metrics::start(&scene).await?;
+    let game = Game::apply(&scene, "door", &json!({ "replicas": 2, "preDeleteUpdateStrategy": before_delete() }))?;
+    game.until_rest("Complete").await?;
+    metrics.set(40);
+    scene.apply(&crate::gamedeployment::autoscaler("door"))?;
+    game.until("four pods", |status| status["availableReplicas"] == 4).await?;
+    metrics.set(10);
+    let asked = until_waiting(&game, "preDeleteHookCondition", 3).await?;
+    ensure!(game.pods().await?.len() == 4, "somebody went before it agreed");
+    asked.iter().for_each(|name| sessions.end(name));
+    game.until("one pod", |status| status["replicas"] == 1 && status["availableReplicas"] == 1).await?;
+    Ok(())
+}
+
+async fn a_pod_on_a_lost_node_goes_without(scene: Arc<Scene>) -> Result<()> {
+    let (_server, sessions) = door(&scene, true).await?;
+    let game = Game::apply(&scene, "door", &json!({ "replicas": 1, "preDeleteUpdateStrategy": before_delete() }))?;
+    game.until_rest("Complete").await?;
+    let pod = game.pods().await?.pop().context("no pod")?;
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).context("no node")?;
+    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=0"])?;
+    eventually("it is asked", || !sessions.asked().is_empty()).await?;
+    // The node falls silent; what its pod would say nobody can ask.
+    scene.kubectl(&["label", "node", &node, "localkube/fake=off", "--overwrite"])?;
+    let skipped = async {
+        eventually("the pod is let go", || {
+            scene
+                .kubectl(&["get", "pod", &pod.name_any(), "-o", "jsonpath={.metadata.deletionTimestamp}"])
+                .is_ok_and(|time| !time.is_empty())
+        })
+        .await?;
+        eventually("an event", || scene.kubectl(&["get", "events"]).is_ok_and(|told| told.contains("its node is lost"))).await
+    };
+    let skipped = skipped.await;
+    scene.kubectl(&["label", "node", &node, "localkube/fake=on", "--overwrite"])?;
+    skipped?;
+    until_gone(&scene.pods(), &pod.name_any()).await
+}

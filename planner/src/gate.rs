@@ -1,0 +1,459 @@
+//! Hooks that must agree before a pod goes or changes.
+//!
+//! Whoever wants to delete or change a pod looks here first. A pod that is to go is marked before its hook is asked, so that every operator makes the same choice. An
+//! approval is a HookRun that carries the pod's uid and what it is asked for. It holds as long as that is wanted: runs whose question nobody repeats are deleted before
+//! anything else is said about the pod.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use api::names::{
+    DELETING_ANNOTATION, INSTANCE_ID_LABEL, RUN_ATTEMPT_LABEL, RUN_INSTANCE_LABEL, RUN_POD_UID_LABEL, RUN_REVISION_LABEL, RUN_TARGET_LABEL,
+    RUN_TYPE_LABEL, RUN_TYPE_POST_INPLACE, RUN_TYPE_PRE_DELETE, RUN_TYPE_PRE_INPLACE, event,
+};
+use api::tkex::{HookArgument, HookRun, HookRunSpec, HookStep, HookTemplate, Phase};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::hookrun;
+use crate::node::Nodes;
+use crate::plan::{Action, Hold, NewHookRun, Note, PatchReason, PodPart, PodPatch};
+use crate::pod::{self, PodFacts};
+
+/// How long a pod is left alone after its hook said no for the first time; twice as long after each further no.
+const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(10);
+/// The longest time between two questions.
+const LONGEST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
+/// The most questions that one plan asks.
+const SLICE: usize = 500;
+
+/// The place of a hook in a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// Before a pod is deleted.
+    PreDelete,
+    /// Before a pod is updated in place.
+    PreInplace,
+    /// After a pod was updated in place.
+    PostInplace,
+}
+
+impl Place {
+    /// Its field.
+    #[must_use]
+    pub fn field(self) -> &'static str {
+        match self {
+            Self::PreDelete => "preDeleteUpdateStrategy",
+            Self::PreInplace => "preInplaceUpdateStrategy",
+            Self::PostInplace => "postInplaceUpdateStrategy",
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::PreDelete => RUN_TYPE_PRE_DELETE,
+            Self::PreInplace => RUN_TYPE_PRE_INPLACE,
+            Self::PostInplace => RUN_TYPE_POST_INPLACE,
+        }
+    }
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::PreDelete => "predelete",
+            Self::PreInplace => "preinplace",
+            Self::PostInplace => "postinplace",
+        }
+    }
+}
+
+/// A hook of a workload.
+#[derive(Debug, Clone, Copy)]
+pub struct Hook<'a> {
+    /// Where it is.
+    pub place: Place,
+    /// What it asks.
+    pub step: &'a HookStep,
+    /// Whether pods whose hook said no are asked again at once.
+    pub retry: bool,
+}
+
+/// What is wanted of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Intent<'a> {
+    /// That it goes.
+    Delete,
+    /// That it gets this revision and stays.
+    Update(&'a str),
+    /// That it serves on this revision, which it got in place.
+    Updated(&'a str),
+}
+
+/// What the hook says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Nobody has to be asked.
+    Free,
+    /// Nobody can be asked: why.
+    Skipped(&'static str),
+    /// Yes.
+    Yes,
+    /// Nothing yet.
+    Asking,
+    /// It has not been asked.
+    Open,
+    /// No, and it is asked again then.
+    No(Timestamp),
+    /// No, and it is to be asked again.
+    Again,
+}
+
+/// What gates are decided from.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The hooks.
+    pub hooks: [Option<Hook<'a>>; 3],
+    /// HookRuns of the workload.
+    pub runs: &'a [Arc<HookRun>],
+    /// Names of HookRuns that others use.
+    pub taken: &'a [String],
+    /// HookTemplates that the hooks name.
+    pub templates: &'a [Arc<HookTemplate>],
+    /// Nodes.
+    pub nodes: &'a Nodes,
+    /// The version of the workload.
+    pub version: &'a str,
+    /// The moment.
+    pub now: Timestamp,
+}
+
+/// A pod that waits for its hook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// The hook.
+    pub place: Place,
+    /// The pod.
+    pub pod: String,
+    /// The phase of its HookRun.
+    pub phase: Phase,
+    /// Since when it was asked.
+    pub since: Timestamp,
+    /// Its HookRun.
+    pub run: String,
+    /// What the hook said last.
+    pub said: Option<String>,
+}
+
+/// The hooks of one workload, and what one decision wants of them.
+#[derive(Debug)]
+pub struct Gates<'a> {
+    facts: Facts<'a>,
+    /// Runs of pods, by the uid of the pod.
+    runs: BTreeMap<&'a str, Vec<&'a Arc<HookRun>>>,
+    names: BTreeSet<String>,
+    /// Names of runs whose question stands.
+    kept: BTreeSet<&'a str>,
+    /// Uids of pods that are to go.
+    leaving: BTreeSet<String>,
+    marks: Vec<Action>,
+    questions: Vec<Action>,
+    /// Pods that wait.
+    pub waiting: Vec<Waiting>,
+    /// What is worth telling.
+    pub notes: Vec<Note>,
+    /// Why nobody can be asked.
+    pub holds: Vec<Hold>,
+    /// When somebody is to be asked again.
+    pub wake: Option<Timestamp>,
+}
+
+/// What to write for gates, in order.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Writes {
+    /// Runs whose question nobody repeats.
+    pub voids: Vec<Action>,
+    /// Marks that come and go.
+    pub marks: Vec<Action>,
+    /// Questions.
+    pub questions: Vec<Action>,
+    /// Flags that have done their work.
+    pub resets: Vec<Action>,
+}
+
+impl<'a> Gates<'a> {
+    /// Puts the runs in order.
+    #[must_use]
+    pub fn new(facts: Facts<'a>) -> Self {
+        let mut runs: BTreeMap<&str, Vec<&Arc<HookRun>>> = BTreeMap::new();
+        for run in facts.runs.iter().filter(|run| is_of_pod(run) && run.metadata.deletion_timestamp.is_none()) {
+            runs.entry(label(run, RUN_POD_UID_LABEL).unwrap_or_default()).or_default().push(run);
+        }
+        let names = facts.runs.iter().filter_map(|run| run.metadata.name.clone()).chain(facts.taken.iter().cloned()).collect();
+        let (kept, leaving, marks, questions) = (BTreeSet::new(), BTreeSet::new(), Vec::new(), Vec::new());
+        Self { facts, runs, names, kept, leaving, marks, questions, waiting: Vec::new(), notes: Vec::new(), holds: Vec::new(), wake: None }
+    }
+
+    /// Whether there are any hooks.
+    #[must_use]
+    pub fn are_any(&self) -> bool {
+        self.facts.hooks.iter().any(Option::is_some)
+    }
+
+    /// Whether a hook is asked after an update in place.
+    #[must_use]
+    pub fn asks_after(&self) -> bool {
+        self.at(Place::PostInplace).is_some()
+    }
+
+    fn at(&self, place: Place) -> Option<Hook<'a>> {
+        self.facts.hooks.iter().flatten().find(|hook| hook.place == place).copied()
+    }
+
+    /// The hook that has to agree.
+    fn hook(&self, intent: Intent) -> Option<Hook<'a>> {
+        match intent {
+            Intent::Delete => self.at(Place::PreDelete),
+            Intent::Update(_) => self.at(Place::PreInplace).or_else(|| self.at(Place::PreDelete)),
+            Intent::Updated(_) => self.at(Place::PostInplace),
+        }
+    }
+
+    /// The newest run that asks this.
+    fn run(&self, pod: &PodFacts, hook: &Hook, intent: Intent) -> Option<&'a Arc<HookRun>> {
+        let target = target(intent);
+        let base = base(pod, hook);
+        let is_it = |run: &&&Arc<HookRun>| {
+            let name = run.metadata.name.as_deref().and_then(|name| name.strip_prefix(&base));
+            let is_named_so = name.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+            is_named_so && label(run, RUN_TYPE_LABEL) == Some(hook.place.label()) && label(run, RUN_TARGET_LABEL) == target
+        };
+        let runs = self.runs.get(pod.uid.as_str())?;
+        runs.iter().filter(is_it).max_by_key(|run| (attempt(run), &run.metadata.name)).copied()
+    }
+
+    /// What the hook says to an intent.
+    #[must_use]
+    pub fn look(&self, pod: &PodFacts, intent: Intent) -> Answer {
+        let Some(hook) = self.hook(intent) else { return Answer::Free };
+        if let Some(why) = self.skipped(pod) {
+            return Answer::Skipped(why);
+        }
+        let Some(run) = self.run(pod, &hook, intent) else { return Answer::Open };
+        let phase = phase(run);
+        // A choice that is not written down is not made yet.
+        let is_chosen = intent != Intent::Delete || is_marked(pod);
+        if !phase.is_final() || !is_chosen {
+            return Answer::Asking;
+        }
+        if phase == Phase::Successful {
+            return Answer::Yes;
+        }
+        let again = asked_again_at(run);
+        if hook.retry || again <= self.facts.now { Answer::Again } else { Answer::No(again) }
+    }
+
+    /// Why a pod need not agree: it has nothing to lose, or nobody could ask it.
+    fn skipped(&self, pod: &PodFacts) -> Option<&'static str> {
+        let is_lost = || pod.node.as_deref().is_some_and(|node| self.facts.nodes.is_lost(node));
+        match pod.phase {
+            pod::Phase::Running if pod.is_crash_looping() => Some("it crashes again and again"),
+            pod::Phase::Running if is_lost() => Some("its node is lost"),
+            pod::Phase::Running => None,
+            pod::Phase::Pending | pod::Phase::Unknown | pod::Phase::Succeeded | pod::Phase::Failed => Some("it does not run"),
+        }
+    }
+
+    /// A pod goes, and takes its mark with it.
+    pub fn leave(&mut self, pod: &PodFacts) {
+        self.leaving.insert(pod.uid.clone());
+    }
+
+    /// Tells that a pod goes on without its hook.
+    pub fn skip(&mut self, pod: &PodFacts, why: &'static str) {
+        let message = format!("pod {} goes on without its hook: {why}", pod.name);
+        self.notes.push(Note { warning: false, reason: event::HOOK_SKIPPED, message });
+    }
+
+    /// The intent stands: what was asked and answered stays.
+    pub fn keep(&mut self, pod: &PodFacts, intent: Intent) {
+        self.choose(pod, intent);
+        let Some(hook) = self.hook(intent) else { return };
+        let Some(run) = self.run(pod, &hook, intent) else { return };
+        let name = run.metadata.name.as_deref().unwrap_or_default();
+        self.kept.insert(name);
+        let phase = phase(run);
+        if phase == Phase::Successful {
+            return;
+        }
+        if phase.is_final() {
+            self.wake_at(asked_again_at(run));
+        }
+        let status = run.status.as_ref();
+        let since = run.metadata.creation_timestamp.as_ref().map_or(self.facts.now, |time| time.0);
+        let said = status.and_then(|status| status.message.clone());
+        self.waiting.push(Waiting { place: hook.place, pod: pod.name.clone(), phase, since, run: name.to_owned(), said });
+    }
+
+    /// Writes down that a pod is to go.
+    fn choose(&mut self, pod: &PodFacts, intent: Intent) {
+        if intent == Intent::Delete && self.leaving.insert(pod.uid.clone()) && !is_marked(pod) {
+            self.marks.push(mark(pod, true));
+        }
+    }
+
+    fn wake_at(&mut self, at: Timestamp) {
+        if at > self.facts.now {
+            self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+        }
+    }
+
+    /// Asks the hook. Says whether it could be asked.
+    pub fn ask(&mut self, pod: &PodFacts, intent: Intent, changed: &[String]) -> bool {
+        let Some(hook) = self.hook(intent) else { return false };
+        if self.questions.len() >= SLICE {
+            return false;
+        }
+        let spec = match self.question(pod, &hook, changed) {
+            Ok(spec) => spec,
+            Err(problem) => {
+                let hold = Hold::GateNotPossible { field: hook.place.field(), problem };
+                if !self.holds.contains(&hold) {
+                    self.holds.push(hold);
+                }
+                // What was asked before still counts.
+                self.keep(pod, intent);
+                return false;
+            }
+        };
+        self.choose(pod, intent);
+        let before = self.run(pod, &hook, intent).map_or(0, attempt);
+        let base = base(pod, &hook);
+        let mut names = std::iter::once(base.clone()).chain((1..).map(|number| format!("{base}.{number}")));
+        let Some(name) = names.find(|name| !self.names.contains(name)) else { return false };
+        self.names.insert(name.clone());
+        let text = str::to_owned;
+        let mut labels = BTreeMap::from([
+            (text(RUN_TYPE_LABEL), text(hook.place.label())),
+            (text(RUN_REVISION_LABEL), text(pod.revision().unwrap_or_default())),
+            (text(RUN_INSTANCE_LABEL), text(instance(pod))),
+            (text(RUN_POD_UID_LABEL), pod.uid.clone()),
+            (text(RUN_ATTEMPT_LABEL), (before + 1).to_string()),
+        ]);
+        labels.extend(target(intent).map(|target| (text(RUN_TARGET_LABEL), text(target))));
+        let waiting = Waiting {
+            place: hook.place,
+            pod: pod.name.clone(),
+            phase: Phase::Pending,
+            since: self.facts.now,
+            run: name.clone(),
+            said: None,
+        };
+        self.waiting.push(waiting);
+        self.questions.push(Action::CreateHookRun(NewHookRun { name, labels, spec }));
+        true
+    }
+
+    /// What the hook is asked. `changed` are the containers that change.
+    fn question(&self, pod: &PodFacts, hook: &Hook, changed: &[String]) -> Result<HookRunSpec, String> {
+        let name = &hook.step.template_name;
+        let template = self.facts.templates.iter().find(|template| template.metadata.name.as_ref() == Some(name));
+        let template = template.ok_or_else(|| format!("HookTemplate {name} does not exist; create it, and it is asked"))?;
+        hookrun::question(template, &hook.step.args, &given(pod, changed)).map_err(|problem| format!("HookTemplate {name}: {problem}"))
+    }
+
+    /// What to write, once everybody has said what they want. `pods` are all that the workload has.
+    #[must_use]
+    pub fn writes(&mut self, pods: &[Arc<PodFacts>]) -> Writes {
+        let is_void = |run: &&&'a Arc<HookRun>| !self.kept.contains(run.metadata.name.as_deref().unwrap_or_default());
+        let void = |run: &&Arc<HookRun>| Action::DeleteHookRun {
+            name: run.metadata.name.clone().unwrap_or_default(),
+            uid: run.metadata.uid.clone().unwrap_or_default(),
+        };
+        let voids = self.runs.values().flatten().filter(is_void).map(void).collect();
+        let mut marks = std::mem::take(&mut self.marks);
+        let is_spared = |pod: &&Arc<PodFacts>| is_marked(pod) && pod.is_active() && !self.leaving.contains(&pod.uid);
+        marks.extend(pods.iter().filter(is_spared).map(|pod| mark(pod, false)));
+        let version = self.facts.version;
+        let reset = |hook: &Hook| Action::ResetRetry { field: hook.place.field().to_owned(), version: version.to_owned() };
+        let resets = self.facts.hooks.iter().flatten().filter(|hook| hook.retry).map(reset).take(1).collect();
+        Writes { voids, marks, questions: std::mem::take(&mut self.questions), resets }
+    }
+
+    /// Pods that wait, hook by hook.
+    #[must_use]
+    pub fn waits(&self) -> Vec<Hold> {
+        let mut holds = self.holds.clone();
+        for place in [Place::PreDelete, Place::PreInplace, Place::PostInplace] {
+            let all: Vec<&Waiting> = self.waiting.iter().filter(|waiting| waiting.place == place).collect();
+            if let Some(first) = all.iter().min_by_key(|waiting| (waiting.since, &waiting.pod)) {
+                let said = first.said.clone().filter(|_| first.phase.is_final());
+                let (pod, run, since) = (first.pod.clone(), first.run.clone(), first.since);
+                holds.push(Hold::WaitingForHook { field: place.field(), pods: all.len(), pod, since, run, said });
+            }
+        }
+        holds
+    }
+}
+
+/// Whether a pod is to be deleted.
+#[must_use]
+pub fn is_marked(pod: &PodFacts) -> bool {
+    pod.annotations.get(DELETING_ANNOTATION).is_some_and(|value| value == "true")
+}
+
+fn mark(pod: &PodFacts, on: bool) -> Action {
+    let value = if on { json!("true") } else { Value::Null };
+    let body = json!({ "metadata": { "uid": pod.uid, "annotations": { DELETING_ANNOTATION: value } } });
+    let why = if on { PatchReason::Mark } else { PatchReason::Unmark };
+    Action::PatchPod(PodPatch { name: pod.name.clone(), uid: pod.uid.clone(), why, part: PodPart::Main, body })
+}
+
+fn label<'r>(run: &'r HookRun, key: &str) -> Option<&'r str> {
+    run.metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+fn is_of_pod(run: &HookRun) -> bool {
+    let kind = label(run, RUN_TYPE_LABEL);
+    [Place::PreDelete, Place::PreInplace, Place::PostInplace].iter().any(|place| kind == Some(place.label()))
+}
+
+fn phase(run: &HookRun) -> Phase {
+    run.status.as_ref().and_then(|status| status.phase).unwrap_or(Phase::Pending)
+}
+
+fn attempt(run: &Arc<HookRun>) -> u32 {
+    label(run, RUN_ATTEMPT_LABEL).and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+/// When a pod whose hook said no is asked again.
+fn asked_again_at(run: &Arc<HookRun>) -> Timestamp {
+    let ended = run.status.as_ref().and_then(|status| status.finished_at.as_ref()).or(run.metadata.creation_timestamp.as_ref());
+    let doubled = FIRST_PAUSE.checked_mul(1 << attempt(run).saturating_sub(1).min(10)).unwrap_or(LONGEST_PAUSE);
+    ended.map_or(Timestamp::MIN, |ended| ended.0.checked_add(doubled.min(LONGEST_PAUSE)).unwrap_or(Timestamp::MAX))
+}
+
+fn target(intent: Intent<'_>) -> Option<&str> {
+    match intent {
+        Intent::Delete => None,
+        Intent::Update(revision) | Intent::Updated(revision) => Some(revision),
+    }
+}
+
+fn instance(pod: &PodFacts) -> &str {
+    pod.labels.get(INSTANCE_ID_LABEL).map_or(pod.name.as_str(), String::as_str)
+}
+
+/// What names of runs begin with.
+fn base(pod: &PodFacts, hook: &Hook) -> String {
+    let revision = pod.revision().unwrap_or_default();
+    format!("{}-{revision}-{}-{}", hook.place.prefix(), instance(pod), hook.step.template_name)
+}
+
+/// Arguments that every hook about a pod gets.
+fn given(pod: &PodFacts, changed: &[String]) -> Vec<HookArgument> {
+    let argument = |name: String, value: &str| HookArgument { name, value: Some(value.to_owned()) };
+    let plain = [("PodName", &pod.name), ("PodNamespace", &pod.namespace), ("PodIP", &pod.ip), ("HostIP", &pod.host_ip)];
+    let containers =
+        pod.containers.iter().enumerate().map(|(place, container)| argument(format!("PodContainer[{place}]"), &container.name));
+    let changed = changed.iter().enumerate().map(|(place, name)| argument(format!("ModifiedContainer[{place}]"), name));
+    plain.map(|(name, value)| argument(name.to_owned(), value)).into_iter().chain(containers).chain(changed).collect()
+}
