@@ -8,6 +8,14 @@ pub const INSTANCE_ID_LABEL: &str = "tkex.bkbcs.tencent.com/gamedeployment-insta
 pub const REVISION_HASH_LABEL: &str = "controller.kubernetes.io/hash";
 /// Pod annotation: pods with a lower cost are deleted first.
 pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
+/// Pod annotation: the pod's number, unique in its workload.
+pub const INDEX_ANNOTATION: &str = "tkex.bkbcs.tencent.com/gamedeployment-index-id";
+/// Variable that tells every container the pod's number.
+pub const INDEX_VARIABLE: &str = "POD_INDEX";
+/// GameDeployment annotation: pods get numbers.
+pub const INDEX_ON_ANNOTATION: &str = "tkex.bkbcs.tencent.com/gamedeployment-index-on";
+/// GameDeployment annotation: which numbers, as `{"podStartIndex":0,"podEndIndex":10}`.
+pub const INDEX_RANGE_ANNOTATION: &str = "tkex.bkbcs.tencent.com/gamedeployment-index-range";
 /// Readiness gate and condition of pods: false while a pod is updated in place.
 pub const READINESS_GATE: &str = "InPlaceUpdateReady";
 /// Pod annotation: what an update in place changes, and what ran before.
@@ -36,6 +44,8 @@ pub const RUN_TYPE_POST_INPLACE: &str = "post-inplace-step";
 pub const RUN_INSTANCE_LABEL: &str = "instance-id";
 /// HookRun label: the uid of the pod.
 pub const RUN_POD_UID_LABEL: &str = "pod-uid";
+/// HookRun label: the HookTemplate that it was made from.
+pub const RUN_TEMPLATE_LABEL: &str = "hook-template";
 /// HookRun label: the revision that the pod is updated to.
 pub const RUN_TARGET_LABEL: &str = "target-revision";
 /// HookRun label: how often the question was asked.
@@ -111,6 +121,8 @@ pub mod reason {
     pub const RUNNING: &str = "Running";
     /// A HookTemplate can be followed.
     pub const ACCEPTED: &str = "Accepted";
+    /// Pods wait for a number.
+    pub const NO_INDEX: &str = "NoPodIndex";
     /// Pods wait until their hook agrees.
     pub const WAITING_FOR_HOOK: &str = "WaitingForHook";
 }

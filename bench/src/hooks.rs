@@ -91,13 +91,18 @@ async fn round(cluster: &Cluster, namespace: &str, pid: u32, workers: usize) -> 
     Ok(Round { median: at(50)?, slow: at(99)?, writes, cpu: CpuTime::of(pid)?.since(cpu).as_secs_f64() })
 }
 
-fn hook_runs(client: &kube::Client, namespace: &str) -> Api<DynamicObject> {
+pub(crate) fn hook_runs(client: &kube::Client, namespace: &str) -> Api<DynamicObject> {
+    ours(client, namespace, "HookRun", "hookruns")
+}
+
+/// Objects of one of our kinds.
+pub(crate) fn ours(client: &kube::Client, namespace: &str, kind: &str, plural: &str) -> Api<DynamicObject> {
     let resource = ApiResource {
         group: "tkex.tencent.com".to_owned(),
         version: "v1alpha1".to_owned(),
         api_version: "tkex.tencent.com/v1alpha1".to_owned(),
-        kind: "HookRun".to_owned(),
-        plural: "hookruns".to_owned(),
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
     };
     Api::namespaced_with(client.clone(), namespace, &resource)
 }

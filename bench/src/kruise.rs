@@ -28,9 +28,12 @@ pub(crate) fn build(cache: &Cache) -> Result<PathBuf> {
 /// Installs OpenKruise and runs its manager until the result is dropped, unlimited or at the pace it ships with. The cluster is not fit for measuring others afterwards: its webhooks see every pod.
 pub(crate) async fn start(cluster: &Cluster, pace: Pace) -> Result<Daemon> {
     let binary = build(cluster.cache())?;
-    let manifests = render(cluster, &sources(&binary)?)?;
-    let apply = pipe(cluster.kubectl().args(["apply", "--server-side", "-f", "-"]), &manifests)?;
-    ensure!(apply.status.success(), "OpenKruise cannot be installed: {}", String::from_utf8_lossy(&apply.stderr));
+    // A manager that ran before has changed what was installed.
+    if !cluster.kubectl().args(["get", "crd", "clonesets.apps.kruise.io"]).output()?.status.success() {
+        let manifests = render(cluster, &sources(&binary)?)?;
+        let apply = pipe(cluster.kubectl().args(["apply", "--server-side", "-f", "-"]), &manifests)?;
+        ensure!(apply.status.success(), "OpenKruise cannot be installed: {}", String::from_utf8_lossy(&apply.stderr));
+    }
     let kubeconfig = cluster.service_account_kubeconfig(NAMESPACE, PROCESS).await?;
     let certificates = cluster.folder().join("kruise-certificates");
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();

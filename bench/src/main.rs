@@ -1,6 +1,7 @@
 //! Side by side on one API server: a plain client, Gameplane, and what people use today. Durations are printed, never asserted.
 
 mod audit;
+mod gates;
 mod hooks;
 mod inplace;
 mod kruise;
@@ -78,6 +79,10 @@ async fn main() -> Result<()> {
         let hooks = hooks::table(&cluster, cli.workers).await?;
         hooks.iter().for_each(|line| println!("{line}"));
         report.part("Hooks", &hooks)?;
+        println!();
+        let gates = gates::table(&cluster).await?;
+        gates.iter().for_each(|line| println!("{line}"));
+        report.part("Pods that wait", &gates)?;
         println!();
     }
     if cli.hooks_only {

@@ -62,6 +62,11 @@ impl Sessions {
         self.known().ended.insert(server.to_owned());
     }
 
+    /// Somebody plays again.
+    pub fn begin(&self, server: &str) {
+        self.known().ended.remove(server);
+    }
+
     /// Every session ends, of servers to come too.
     pub fn end_all(&self) {
         self.known().all_ended = true;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use e2e::hook::HookServer;
-use e2e::{Game, Place, Scene, Suite};
+use e2e::{Game, Metrics, Place, Scene, Suite};
 use serde_json::{Value, json};
 
-use crate::gamedeployment::{counts, row};
+use crate::gamedeployment::{autoscaler, counts, row};
 use crate::inplace::{example, restarts};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
@@ -18,6 +18,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, "canary::steps_and_template_in_one_apply_are_honoured", steps_and_template_in_one_apply_are_honoured);
     suite.sharing(fake, "canary::steps_can_be_edited_on_the_way", steps_can_be_edited_on_the_way);
     suite.sharing(fake, "canary::scaling_goes_on_in_a_pause", scaling_goes_on_in_a_pause);
+    suite.disturbing(fake, "canary::an_autoscaler_grows_a_game_in_a_pause", an_autoscaler_grows_a_game_in_a_pause);
     suite.sharing(fake, "canary::a_hook_that_cannot_be_asked_is_waited_for", a_hook_that_cannot_be_asked_is_waited_for);
     suite.sharing(fake, "canary::a_hook_that_says_no_can_roll_back", a_hook_that_says_no_can_roll_back);
     suite.sharing(fake, "canary::what_a_person_paused_stays_paused", what_a_person_paused_stays_paused);
@@ -194,6 +195,22 @@ async fn scaling_goes_on_in_a_pause(scene: Arc<Scene>) -> Result<()> {
     let status = game.until("3 ready", |status| status["readyReplicas"] == 3).await?;
     ensure!(status["currentStepIndex"] == 1 && status["pauseConditions"][0]["reason"] == "PausedByCanaryPauseStep", "{status}");
     ensure!(game.images().await? == counts(&[("python:latest", 3)]), "a paused rollout went on: {:?}", game.images().await?);
+    Ok(())
+}
+
+async fn an_autoscaler_grows_a_game_in_a_pause(scene: Arc<Scene>) -> Result<()> {
+    let metrics = Metrics::start(&scene).await?;
+    let game = game(&scene, &json!({}))?;
+    game.until_rest("Complete").await?;
+    metrics.set(40);
+    scene.apply(&autoscaler("test-gamedeployment"))?;
+    set_image(&scene, "python:3.5")?;
+    until_paused(&game, 1, "PausedByCanaryPauseStep").await?;
+    metrics.set(70);
+    let status = game.until("7 ready", |status| status["readyReplicas"] == 7 && status["replicas"] == 7).await?;
+    ensure!(status["updatedReplicas"] == 1 && status["currentStepIndex"] == 1, "{status}");
+    ensure!(status["pauseConditions"][0]["reason"] == "PausedByCanaryPauseStep", "{status}");
+    ensure!(game.images().await? == counts(&[("python:latest", 6), ("python:3.5", 1)]), "{:?}", game.images().await?);
     Ok(())
 }
 

@@ -19,6 +19,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
     suite.sharing(fake, "gates::a_scale_in_deletes_exactly_the_pods_that_were_asked", a_scale_in_deletes_exactly_the_pods_that_were_asked);
     suite.sharing(fake, "gates::an_aborted_scale_in_voids_what_was_agreed", an_aborted_scale_in_voids_what_was_agreed);
+    suite.sharing(fake, "gates::an_agreement_that_was_not_used_is_void", an_agreement_that_was_not_used_is_void);
     suite.sharing(fake, "gates::a_rolling_update_asks_pod_by_pod", a_rolling_update_asks_pod_by_pod);
     suite.sharing(fake, "gates::an_update_in_place_asks_pod_by_pod", an_update_in_place_asks_pod_by_pod);
     suite.sharing(fake, "gates::a_hook_is_asked_after_an_update_in_place", a_hook_is_asked_after_an_update_in_place);
@@ -32,6 +33,10 @@ pub(crate) fn add(suite: &Arc<Suite>) {
         a_deletion_cost_of_a_node_comes_before_one_of_a_pod,
     );
     suite.sharing(fake, "gates::questions_are_counted_exactly", questions_are_counted_exactly);
+    suite.sharing(fake, "gates::five_hundred_wait_and_cost_nothing", five_hundred_wait_and_cost_nothing);
+    suite.sharing(fake, "gates::pods_get_numbers_and_keep_them", pods_get_numbers_and_keep_them);
+    suite.disturbing(fake, "gates::what_is_labelled_is_not_deleted_by_mistake", what_is_labelled_is_not_deleted_by_mistake);
+    suite.alone("gates::kill_9_lets_nobody_go_unasked", kill_9_lets_nobody_go_unasked);
     suite.disturbing(fake, "gates::an_autoscaler_waits_for_sessions_too", an_autoscaler_waits_for_sessions_too);
     suite.disturbing(fake, "gates::a_pod_on_a_lost_node_goes_without", a_pod_on_a_lost_node_goes_without);
 }
@@ -71,7 +76,7 @@ fn names(pods: &[Pod]) -> BTreeSet<String> {
     pods.iter().map(ResourceExt::name_any).collect()
 }
 
-async fn runs(scene: &Scene) -> Result<Vec<DynamicObject>> {
+fn run_api(scene: &Scene) -> kube::Api<DynamicObject> {
     let resource = ApiResource {
         group: "tkex.tencent.com".to_owned(),
         version: "v1alpha1".to_owned(),
@@ -79,12 +84,15 @@ async fn runs(scene: &Scene) -> Result<Vec<DynamicObject>> {
         kind: "HookRun".to_owned(),
         plural: "hookruns".to_owned(),
     };
-    let api = kube::Api::<DynamicObject>::namespaced_with(scene.client(), scene.namespace(), &resource);
-    Ok(api.list(&ListParams::default()).await?.items)
+    kube::Api::namespaced_with(scene.client(), scene.namespace(), &resource)
+}
+
+async fn runs(scene: &Scene) -> Result<Vec<DynamicObject>> {
+    Ok(run_api(scene).list(&ListParams::default()).await?.items)
 }
 
 /// Waits until as many pods as this wait for this hook; their names.
-async fn until_waiting(game: &Game, field: &str, count: usize) -> Result<BTreeSet<String>> {
+pub(crate) async fn until_waiting(game: &Game, field: &str, count: usize) -> Result<BTreeSet<String>> {
     let waiting = |status: &Value| status[field].as_array().map_or(0, Vec::len);
     let status = game.until(&format!("{count} in {field}"), |status| waiting(status) == count).await?;
     let all = status[field].as_array().into_iter().flatten();
@@ -151,6 +159,39 @@ async fn an_aborted_scale_in_voids_what_was_agreed(scene: Arc<Scene>) -> Result<
     game.until("three pods", |status| status["replicas"] == 3).await?;
     let again = sessions.asked();
     ensure!(again != before, "the old agreement was taken");
+    Ok(())
+}
+
+async fn an_agreement_that_was_not_used_is_void(scene: Arc<Scene>) -> Result<()> {
+    let (_server, sessions) = door(&scene, true).await?;
+    let spec = json!({ "replicas": 3, "updateStrategy": { "maxUnavailable": 1 }, "preDeleteUpdateStrategy": before_delete() });
+    let game = Game::apply(&scene, "door", &spec)?;
+    game.until_rest("Complete").await?;
+    game.set_image("game:2").await?;
+    let asked = until_waiting(&game, "preDeleteHookCondition", 1).await?.pop_first().context("nobody waits")?;
+    // Another one fails: there is no room for the one that agrees.
+    let all = names(&game.pods().await?);
+    let other = all.iter().find(|name| **name != asked).context("no other pod")?;
+    scene.kubectl(&["annotate", "pod", other, "localkube/never-ready=*"])?;
+    until_waiting(&game, "preDeleteHookCondition", 2).await?;
+    sessions.end(&asked);
+    let left = until_waiting(&game, "preDeleteHookCondition", 1).await?;
+    ensure!(!left.contains(&asked), "{left:?}");
+    let agreed = runs(&scene).await?.iter().filter(|run| run.data["status"]["phase"] == "Successful").count();
+    ensure!(agreed == 1 && names(&game.pods().await?) == all, "{agreed} agreed");
+    game.patch(json!({ "spec": { "updateStrategy": { "paused": true } } })).await?;
+    eventually_no_runs(&scene).await?;
+    eventually("the marks go", || scene.kubectl(&["get", "pods", "-o", "yaml"]).is_ok_and(|pods| !pods.contains("game-pod-deleting")))
+        .await?;
+    // Somebody plays there again, and there is room: what was agreed to is worth nothing.
+    sessions.begin(&asked);
+    scene.kubectl(&["annotate", "pod", other, "localkube/never-ready-"])?;
+    game.until("three available", |status| status["availableReplicas"] == 3).await?;
+    game.patch(json!({ "spec": { "updateStrategy": { "paused": false } } })).await?;
+    until_waiting(&game, "preDeleteHookCondition", 1).await?;
+    ensure!(names(&game.pods().await?) == all, "the old agreement was taken");
+    sessions.end_all();
+    game.until_rest("Complete").await?;
     Ok(())
 }
 
@@ -241,10 +282,21 @@ async fn who_says_no_is_asked_again(scene: Arc<Scene>) -> Result<()> {
     game.until("it said no", |status| status["preDeleteHookCondition"][0]["phase"] == "Failed").await?;
     let told = game.until_condition("Progressing", "True", "WaitingForHook").await?;
     ensure!(told.contains("last said no"), "{told}");
-    // Nobody asks it for a while, unless somebody wants it.
-    let before = sessions.asked()[&asked];
+    let attempt = |number: &'static str| {
+        let scene = Arc::clone(&scene);
+        async move {
+            let label = format!("attempt={number}");
+            let find = || scene.kubectl(&["get", "hookruns", "-l", &label, "-o", "jsonpath={.items[*].status.finishedAt}"]);
+            eventually(&label, || find().is_ok_and(|time| !time.is_empty())).await?;
+            Ok::<jiff::Timestamp, anyhow::Error>(find()?.parse()?)
+        }
+    };
+    // By itself after 10 seconds; the next time after 20, unless somebody wants it.
+    let (first, second) = (attempt("1").await?, attempt("2").await?);
+    ensure!(second.duration_since(first).as_secs() >= 9, "{first}, {second}");
     game.patch(json!({ "spec": { "preDeleteUpdateStrategy": { "retry": true } } })).await?;
-    eventually("asked again", || sessions.asked()[&asked] > before).await?;
+    let third = attempt("3").await?;
+    ensure!(third.duration_since(second).as_secs() < 20, "{second}, {third}");
     until(&game.api(), "door", "the flag is reset", |game| {
         game.is_some_and(|game| game.data["spec"]["preDeleteUpdateStrategy"]["retry"] == false)
     })
@@ -368,6 +420,41 @@ async fn questions_are_counted_exactly(scene: Arc<Scene>) -> Result<()> {
     Ok(())
 }
 
+async fn five_hundred_wait_and_cost_nothing(scene: Arc<Scene>) -> Result<()> {
+    let (server, sessions) = door(&scene, true).await?;
+    // One question, and then a long time nothing.
+    let mut seldom = drained(&server, true);
+    seldom["spec"]["metrics"][0]["interval"] = json!("1h");
+    scene.apply(&seldom)?;
+    let game = Game::apply(&scene, "door", &json!({ "replicas": 500, "preDeleteUpdateStrategy": before_delete() }))?;
+    game.until_rest("Complete").await?;
+    let count = |resource: &str, subresource: &str, verb: &str| audited(&scene, resource, subresource, verb);
+    let before = count("pods", "", "patch");
+    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=0"])?;
+    until_waiting(&game, "preDeleteHookCondition", 500).await?;
+    eventually("all are asked", || sessions.asked().len() == 500).await?;
+    eventually("every answer is written", || count("hookruns", "status", "") >= 500).await?;
+    let told = game.until("all run", |status| {
+        let all = status["preDeleteHookCondition"].as_array().map_or(&[][..], Vec::as_slice);
+        all.len() == 500 && all.iter().all(|one| one["phase"] == "Running")
+    });
+    told.await?;
+    let writes = || (count("pods", "", "patch") - before, count("hookruns", "", "create"), count("hookruns", "status", ""));
+    ensure!(writes() == (500, 500, 500), "marks, questions and answers: {:?}", writes());
+    ensure!(count("pods", "", "delete") == 0, "somebody went");
+    // Looked at again, there is nothing to write.
+    scene.kubectl(&["annotate", "gamedeployment", "door", "looked=at"])?;
+    let version = game.api().get("door").await?.resource_version();
+    scene.kubectl(&["annotate", "pod", &game.pods().await?.first().context("no pod")?.name_any(), "looked=at"])?;
+    let other = Game::apply(&scene, "other", &json!({ "replicas": 1 }))?;
+    other.until_rest("Complete").await?;
+    ensure!(writes() == (500, 500, 500), "marks, questions and answers: {:?}", writes());
+    ensure!(game.api().get("door").await?.resource_version() == version, "its status was written for nothing");
+    game.patch(json!({ "spec": { "preDeleteUpdateStrategy": null } })).await?;
+    game.until("no pods", |status| status["replicas"] == 0).await?;
+    Ok(())
+}
+
 async fn an_autoscaler_waits_for_sessions_too(scene: Arc<Scene>) -> Result<()> {
     let (_server, sessions) = door(&scene, true).await?;
     let metrics = Metrics::start(&scene).await?;
@@ -407,4 +494,244 @@ async fn a_pod_on_a_lost_node_goes_without(scene: Arc<Scene>) -> Result<()> {
     scene.kubectl(&["label", "node", &node, "localkube/fake=on", "--overwrite"])?;
     skipped?;
     until_gone(&scene.pods(), &pod.name_any()).await
+}
+
+fn numbers(pods: &[Pod]) -> BTreeSet<String> {
+    let key = "tkex.bkbcs.tencent.com/gamedeployment-index-id";
+    pods.iter().map(|pod| pod.annotations().get(key).cloned().unwrap_or_default()).collect()
+}
+
+fn up_to(start: u32, end: u32) -> BTreeSet<String> {
+    (start..end).map(|number| number.to_string()).collect()
+}
+
+async fn pods_get_numbers_and_keep_them(scene: Arc<Scene>) -> Result<()> {
+    let spec = json!({ "replicas": 4, "updateStrategy": { "maxUnavailable": 2 }, "podIndex": { "start": 1, "end": 5 } });
+    let game = Game::apply(&scene, "numbered", &spec)?;
+    game.until_rest("Complete").await?;
+    ensure!(numbers(&game.pods().await?) == up_to(1, 5), "{:?}", numbers(&game.pods().await?));
+    let pod = game.pods().await?.pop().context("no pod")?;
+    let variable = pod.spec.iter().flat_map(|spec| &spec.containers).flat_map(|container| container.env.iter().flatten()).next();
+    let path = variable.and_then(|one| Some(one.value_from.as_ref()?.field_ref.as_ref()?.field_path.clone()));
+    ensure!(path.as_deref() == Some("metadata.annotations['tkex.bkbcs.tencent.com/gamedeployment-index-id']"), "{path:?}");
+    // There are as many numbers as pods: every successor waits for its predecessor's.
+    game.set_image("game:2").await?;
+    game.until_rest("Complete").await?;
+    ensure!(numbers(&game.pods().await?) == up_to(1, 5), "{:?}", numbers(&game.pods().await?));
+    scene.kubectl(&["scale", "gamedeployment", "numbered", "--replicas=6"])?;
+    let told = game.until_condition("Degraded", "True", "NoPodIndex").await?;
+    ensure!(told.contains("2 pods wait for a number") && told.contains("widen spec.podIndex"), "{told}");
+    game.patch(json!({ "spec": { "podIndex": { "end": 9 } } })).await?;
+    game.until_rest("Complete").await?;
+    ensure!(numbers(&game.pods().await?) == up_to(1, 7), "{:?}", numbers(&game.pods().await?));
+    let refused = game.patch(json!({ "spec": { "podIndex": { "end": 1 } } })).await;
+    ensure!(refused.is_err_and(|error| error.to_string().contains("end must be above start")), "a range without numbers was accepted");
+    // As the original is told.
+    let mut legacy = e2e::manifest("legacy", &json!({ "replicas": 2 }));
+    legacy["metadata"]["annotations"] = json!({
+        "tkex.bkbcs.tencent.com/gamedeployment-index-on": "true",
+        "tkex.bkbcs.tencent.com/gamedeployment-index-range": r#"{"podStartIndex":7,"podEndIndex":9}"#,
+    });
+    scene.apply(&legacy)?;
+    let legacy = Game::named(&scene, "legacy");
+    legacy.until_rest("Complete").await?;
+    ensure!(numbers(&legacy.pods().await?) == up_to(7, 9), "{:?}", numbers(&legacy.pods().await?));
+    Ok(())
+}
+
+/// Everything that happens to pods, while the operator dies and dies again: by the API server's own log, nobody was deleted or changed whose hook had not agreed before.
+async fn kill_9_lets_nobody_go_unasked(suite: Arc<Suite>) -> Result<()> {
+    let cluster = suite.own_cluster().await?;
+    let options = localkube::OperatorOptions {
+        args: vec!["--leader-elect=false".into()],
+        longest_pause: std::time::Duration::from_millis(300),
+        ..localkube::OperatorOptions::default()
+    };
+    let _operators = cluster.start_operators(&options).await?;
+    let scene = Arc::new(Scene::open(Arc::clone(&cluster), "gates-storm").await?);
+    let (_server, sessions) = door(&scene, true).await?;
+    let killer = crate::storm::Killer::start(&cluster);
+    let mut round = 0;
+    while round == 0 || killer.kills() < 30 {
+        round += 1;
+        ordeal(&scene, &sessions, round).await.with_context(|| format!("round {round}"))?;
+    }
+    drop(killer);
+    let log = std::fs::read_to_string(cluster.audit_log())?;
+    let checked = hold_against_approvals(&log, scene.namespace())?;
+    ensure!(checked >= 20, "only {checked} deletions and changes were seen");
+    Ok(())
+}
+
+/// A life of scaling, aborting, rolling and changing, where every session ends sooner or later.
+async fn ordeal(scene: &Arc<Scene>, sessions: &Sessions, round: usize) -> Result<()> {
+    let name = format!("door-{round}");
+    let kind = if round.is_multiple_of(2) { "RollingUpdate" } else { "InplaceUpdate" };
+    let strategy = json!({ "type": kind, "maxUnavailable": 2, "inPlaceUpdateStrategy": { "gracePeriodSeconds": 1 } });
+    let spec = json!({
+        "replicas": 6, "updateStrategy": strategy, "preDeleteUpdateStrategy": before_delete(), "preInplaceUpdateStrategy": before_delete(),
+    });
+    let game = Game::apply(scene, &name, &spec)?;
+    game.until_rest("Complete").await?;
+    let scale = |replicas: usize| scene.kubectl(&["scale", "gamedeployment", &name, &format!("--replicas={replicas}")]);
+    // Asked, and then wanted again.
+    scale(3)?;
+    until_waiting(&game, "preDeleteHookCondition", 3).await?;
+    scale(6)?;
+    game.until_rest("Complete").await?;
+    scale(4)?;
+    for pod in until_waiting(&game, "preDeleteHookCondition", 2).await? {
+        sessions.end(&pod);
+    }
+    game.until("four pods", |status| status["replicas"] == 4).await?;
+    game.set_image("game:2").await?;
+    for pod in game.pods().await? {
+        sessions.end(&pod.name_any());
+    }
+    game.until_rest("Complete").await?;
+    ensure!(game.images().await? == BTreeMap::from([("game:2".to_owned(), 4)]), "{:?}", game.images().await?);
+    scene.kubectl(&["delete", "gamedeployment", &name])?;
+    Ok(())
+}
+
+/// What the operator did, as the API server's log tells.
+struct Deed<'a> {
+    entry: &'a Value,
+    began: jiff::Timestamp,
+    ended: jiff::Timestamp,
+}
+
+impl Deed<'_> {
+    fn is(&self, verb: &str, resource: &str, subresource: Option<&str>) -> bool {
+        let about = &self.entry["objectRef"];
+        self.entry["verb"] == verb && about["resource"] == resource && about["subresource"].as_str() == subresource
+    }
+
+    fn name(&self) -> &str {
+        self.entry["objectRef"]["name"].as_str().unwrap_or_default()
+    }
+
+    fn asks(&self) -> &Value {
+        &self.entry["requestObject"]
+    }
+}
+
+/// What a hook agreed to: for which revision, or none if the pod may be deleted; since when, and until it was withdrawn.
+struct Approval {
+    pod: Option<String>,
+    target: Option<String>,
+    since: jiff::Timestamp,
+    until: Option<jiff::Timestamp>,
+}
+
+/// Holds every deletion of a pod and every beginning of a change against what hooks had agreed to before; how many there were.
+fn hold_against_approvals(log: &str, namespace: &str) -> Result<usize> {
+    let entries: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let ours = |entry: &&Value| {
+        entry["user"]["username"] == "system:serviceaccount:bcs-system:gameplane" && entry["objectRef"]["namespace"] == namespace
+    };
+    let time = |entry: &Value, field: &str| entry[field].as_str().and_then(|text| text.parse().ok());
+    let deed = |entry| Some(Deed { entry, began: time(entry, "requestReceivedTimestamp")?, ended: time(entry, "stageTimestamp")? });
+    let deeds: Vec<Deed> = entries.iter().filter(ours).filter_map(deed).collect();
+    let mut approvals = Vec::new();
+    for yes in deeds.iter().filter(|deed| deed.is("patch", "hookruns", Some("status")) && deed.asks()["status"]["phase"] == "Successful") {
+        let questions = deeds.iter().filter(|deed| deed.is("create", "hookruns", None) && deed.asks()["metadata"]["name"] == yes.name());
+        let Some(asked) = questions.filter(|question| question.began < yes.ended).max_by_key(|question| question.began) else { continue };
+        let label = |key: &str| asked.asks()["metadata"]["labels"][key].as_str().map(str::to_owned);
+        let withdrawn =
+            deeds.iter().filter(|deed| deed.is("delete", "hookruns", None) && deed.name() == yes.name() && deed.began > yes.ended);
+        let until = withdrawn.map(|deed| deed.ended).min();
+        approvals.push(Approval { pod: label("pod-uid"), target: label("target-revision"), since: yes.ended, until });
+    }
+    let mut checked = 0;
+    for deed in &deeds {
+        let labels = &deed.asks()["metadata"]["labels"];
+        let changes_image = deed.is("patch", "pods", None) && deed.asks()["spec"]["containers"][0]["image"].is_string();
+        let (uid, target) = if deed.is("delete", "pods", None) {
+            (&deed.asks()["preconditions"]["uid"], None)
+        } else if deed.is("patch", "pods", Some("status")) && labels["controller-revision-hash"].is_string() {
+            // The first write of an update: the pod leaves its services.
+            (&deed.asks()["metadata"]["uid"], labels["controller-revision-hash"].as_str())
+        } else if changes_image {
+            (&deed.asks()["metadata"]["uid"], None)
+        } else {
+            continue;
+        };
+        // Who died before the answer came may have been heard all the same: that counts for what was agreed to, and not for what was done.
+        if deed.entry["responseStatus"]["code"].as_i64().is_none_or(|code| code >= 300) {
+            continue;
+        }
+        checked += 1;
+        let uid = uid.as_str().with_context(|| format!("no uid in {}", deed.entry))?;
+        let agreed = |approval: &Approval| {
+            let is_about = approval.pod.as_deref() == Some(uid) && approval.since <= deed.began;
+            // What was begun with an agreement is ended without one.
+            let is_for = if changes_image { approval.target.is_some() } else { approval.target.as_deref() == target };
+            is_about && is_for && (changes_image || approval.until.is_none_or(|until| until >= deed.began))
+        };
+        ensure!(approvals.iter().any(agreed), "nobody had agreed: {}", deed.entry);
+    }
+    Ok(checked)
+}
+
+async fn what_is_labelled_is_not_deleted_by_mistake(scene: Arc<Scene>) -> Result<()> {
+    let helm = e2e::run(std::process::Command::new(crate::cli::program()?.with_file_name("xtask")).arg("helm"), "")?;
+    let chart = format!("{}/../chart", env!("CARGO_MANIFEST_DIR"));
+    let mut render = std::process::Command::new(helm.trim());
+    let words = [
+        "template",
+        "protected",
+        &chart,
+        "--set=deletionProtection.enabled=true",
+        "--kube-version=1.35.0",
+        "--show-only=templates/deletion-protection.yaml",
+    ];
+    let policy = e2e::run(render.args(words), "")?;
+    e2e::run(scene.kubectl_command().args(["apply", "-f", "-"]), &policy)?;
+    let verdict = protected(&scene).await;
+    e2e::run(scene.kubectl_command().args(["delete", "-f", "-"]), &policy)?;
+    verdict
+}
+
+async fn protected(scene: &Arc<Scene>) -> Result<()> {
+    let label = |value: &str| format!("io.tencent.bcs.dev/deletion-allow={value}");
+    let game = Game::apply(scene, "kept", &json!({ "replicas": 2 }))?;
+    game.until_rest("Complete").await?;
+    scene.kubectl(&["label", "gamedeployment", "kept", &label("Cascading")])?;
+    let (_server, _) = door(scene, true).await?;
+    scene.kubectl(&["label", "hooktemplate", "drained", &label("Cascading")])?;
+    // A policy counts a moment after it was made.
+    let refused = |what: &str, why: &str| {
+        let words = ["delete", "--dry-run=server", what];
+        let tried = scene.kubectl(&words);
+        tried.is_err_and(|error| error.to_string().contains(why) && error.to_string().contains("deletion-allow to Always"))
+    };
+    eventually("the policy counts", || refused("gamedeployment/kept", "it has 2 pods")).await?;
+    ensure!(refused("hooktemplate/drained", "others may need it"), "a labelled HookTemplate can be deleted");
+    scene.kubectl(&["label", "crd", "hookruns.tkex.tencent.com", &label("Cascading")])?;
+    let crd = refused("crd/hookruns.tkex.tencent.com", "others may need it");
+    scene.kubectl(&["label", "crd", "hookruns.tkex.tencent.com", "io.tencent.bcs.dev/deletion-allow-"])?;
+    ensure!(crd, "a labelled CRD can be deleted");
+    // Without the label, without pods, or with the other label it goes.
+    let free = Game::apply(scene, "free", &json!({ "replicas": 1 }))?;
+    free.until_rest("Complete").await?;
+    scene.kubectl(&["delete", "gamedeployment", "free"])?;
+    scene.kubectl(&["scale", "gamedeployment", "kept", "--replicas=0"])?;
+    game.until("no pods", |status| status["replicas"] == 0).await?;
+    scene.kubectl(&["delete", "gamedeployment", "kept"])?;
+    scene.kubectl(&["label", "hooktemplate", "drained", &label("Always"), "--overwrite"])?;
+    scene.kubectl(&["delete", "hooktemplate", "drained"])?;
+    // A namespace takes everything with it.
+    let name = format!("{}-gone", scene.namespace());
+    scene.kubectl(&["create", "namespace", &name])?;
+    let mut game = e2e::manifest("kept", &json!({ "replicas": 1 }));
+    game["metadata"]["namespace"] = json!(name);
+    game["metadata"]["labels"] = json!({ "io.tencent.bcs.dev/deletion-allow": "Cascading" });
+    let mut apply = scene.cluster().kubectl();
+    e2e::run(apply.args(["apply", "-f", "-"]), &game.to_string())?;
+    let mut wait = scene.cluster().kubectl();
+    e2e::run(wait.args(["wait", "--namespace", &name, "gd/kept", "--for=condition=Progressing=False", "--timeout=120s"]), "")?;
+    let mut remove = scene.cluster().kubectl();
+    e2e::run(remove.args(["delete", "namespace", &name, "--timeout=120s"]), "")?;
+    Ok(())
 }

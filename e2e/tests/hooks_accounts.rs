@@ -21,14 +21,14 @@ fn about(name: &str, pod: &str, metric: &Value) -> Value {
 }
 
 /// Lets the operator speak for the ServiceAccount `default` of the namespace.
-async fn lend(scene: &Scene) -> Result<()> {
+pub(crate) async fn lend(scene: &Scene) -> Result<()> {
     scene.kubectl(&["create", "role", "speak", "--verb=impersonate", "--resource=serviceaccounts", "--resource-name=default"])?;
     scene.kubectl(&["create", "rolebinding", "speak", "--role=speak", "--serviceaccount=bcs-system:gameplane"])?;
     holds(scene, &["impersonate", "serviceaccounts/default", "--as=system:serviceaccount:bcs-system:gameplane"]).await
 }
 
 /// Waits until a new Role counts.
-async fn holds(scene: &Scene, words: &[&str]) -> Result<()> {
+pub(crate) async fn holds(scene: &Scene, words: &[&str]) -> Result<()> {
     let question: Vec<&str> = ["auth", "can-i"].into_iter().chain(words.iter().copied()).collect();
     crate::cleanup::eventually("the Role does not count", || scene.kubectl(&question).is_ok_and(|answer| answer.trim() == "yes")).await
 }

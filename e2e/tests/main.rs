@@ -11,6 +11,7 @@ mod fake;
 mod gamedeployment;
 mod gamedeployment_input;
 mod gates;
+mod gates_real;
 mod hooks;
 mod hooks_accounts;
 mod hooks_hostile;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
     real::add(&suite);
     real_disturbed::add(&suite);
     inplace_real::add(&suite);
+    gates_real::add(&suite);
     install::add(&suite);
     crash::add(&suite);
     storm::add(&suite);

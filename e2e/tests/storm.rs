@@ -24,7 +24,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
 }
 
 /// Kills the operator at random moments until it is dropped.
-struct Killer {
+pub(crate) struct Killer {
     kills: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -36,7 +36,7 @@ impl Drop for Killer {
 }
 
 impl Killer {
-    fn start(cluster: &Cluster) -> Self {
+    pub(crate) fn start(cluster: &Cluster) -> Self {
         let kills = Arc::new(AtomicUsize::new(0));
         let (count, file) = (Arc::clone(&kills), cluster.folder().join("operator-1.pid"));
         let task = tokio::spawn(async move {
@@ -53,6 +53,11 @@ impl Killer {
             }
         });
         Self { kills, task }
+    }
+
+    /// How often so far.
+    pub(crate) fn kills(&self) -> usize {
+        self.kills.load(Ordering::Relaxed)
     }
 }
 
@@ -125,7 +130,7 @@ async fn kill_9_breaks_no_walk_through(suite: Arc<Suite>) -> Result<()> {
     let killer = Killer::start(&cluster);
     let mut round = 0;
     // Both walk-throughs, and again until it was killed often enough.
-    while round == 0 || killer.kills.load(Ordering::Relaxed) < 30 {
+    while round == 0 || killer.kills() < 30 {
         let scene = Arc::new(Scene::open(Arc::clone(&cluster), &format!("in-place-{round}")).await?);
         in_place(&scene).await.context("in place")?;
         let scene = Arc::new(Scene::open(Arc::clone(&cluster), &format!("in-steps-{round}")).await?);

@@ -235,8 +235,7 @@ fn start_apiserver(
     flag("kubelet-certificate-authority", &authority.path("ca.crt"));
     flag("kubelet-preferred-address-types", &"InternalIP");
     if options.audit {
-        let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- level: Metadata\n";
-        flag("audit-policy-file", &run.file("audit-policy.yaml", policy)?);
+        flag("audit-policy-file", &run.file("audit-policy.yaml", AUDIT_POLICY)?);
         flag("audit-log-path", &run.path().join(AUDIT_LOG));
         // Who counts requests needs them all in one file; without a size the log begins anew every 100 MB.
         flag("audit-log-maxsize", &"100000");
@@ -246,6 +245,22 @@ fn start_apiserver(
     command.env("GOGC", "400");
     Daemon::start("kube-apiserver", run.path(), command)
 }
+
+/// Everybody's requests, and what the operator wants of pods and hooks.
+const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Request
+  users: ['system:serviceaccount:bcs-system:gameplane']
+  verbs: [patch, delete]
+  resources: [{group: '', resources: [pods, pods/status]}]
+- level: Request
+  users: ['system:serviceaccount:bcs-system:gameplane']
+  verbs: [create, patch, delete]
+  resources: [{group: tkex.tencent.com, resources: [hookruns, hookruns/status]}]
+- level: Metadata
+";
 
 /// Where the audit log is, inside the run's folder.
 pub(crate) const AUDIT_LOG: &str = "logs/audit.log";

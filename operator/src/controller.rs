@@ -65,7 +65,15 @@ struct Memory {
     failure: Option<Failure>,
     taken: Taken,
     state: String,
+    gates: Gates,
 }
+
+/// How many pods wait for each hook, and since when the first of them does, in Unix seconds.
+type Gates = [(i64, i64); 3];
+
+/// The hooks about pods, and where the status names those who wait.
+const GATES: [(&str, &str); 3] =
+    [("preDelete", "preDeleteHookCondition"), ("preInplace", "preInplaceHookCondition"), ("postInplace", "postInplaceHookCondition")];
 
 /// Works on objects of one kind.
 #[derive(Debug)]
@@ -151,7 +159,7 @@ impl<W: Workload> Controller<W> {
         };
         let before = serde_json::to_value(&pass.before).unwrap_or_default();
         let after = serde_json::to_value(&status).unwrap_or_default();
-        let state = progressing_reason(&after);
+        let (state, gates) = (progressing_reason(&after), waiting(&after));
         let recorded = match pass.plan.patience.and_then(|patience| Duration::try_from(patience).ok()) {
             Some(patience) => Ok(Recorded::Later(Instant::now() + patience)),
             None => self.recorder.record(key, &pass.path, &pass.version, &before, &after).await,
@@ -174,7 +182,7 @@ impl<W: Workload> Controller<W> {
             let wait = wake.duration_since(now).try_into().unwrap_or(Duration::ZERO);
             self.queue.add_at(key.clone(), Instant::now() + wait);
         }
-        self.remember(key, memory, Memory { failure, taken, state });
+        self.remember(key, memory, Memory { failure, taken, state, gates });
         if failed {
             return Outcome::Failed;
         }
@@ -196,8 +204,12 @@ impl<W: Workload> Controller<W> {
         now.taken.pods.extend(before.taken.pods);
         now.taken.revisions.extend(before.taken.revisions);
         let (old, new) = (before.state, now.state.clone());
+        let moved = before.gates != now.gates;
         let mut memory = self.memory();
         memory.insert(key.clone(), now);
+        if moved {
+            self.count_gates(&memory);
+        }
         if old != new {
             for state in [old, new].iter().filter(|state| !state.is_empty()) {
                 let count = memory.values().filter(|memory| memory.state == *state).count();
@@ -210,9 +222,21 @@ impl<W: Workload> Controller<W> {
         self.settle.forget(key);
         self.recorder.forget(key);
         let mut memory = self.memory();
+        if memory.get(key).is_some_and(|gone| gone.gates != Gates::default()) {
+            memory.entry(key.clone()).or_default().gates = Gates::default();
+            self.count_gates(&memory);
+        }
         if let Some(gone) = memory.remove(key).filter(|gone| !gone.state.is_empty()) {
             let count = memory.values().filter(|memory| memory.state == gone.state).count();
             self.metrics.set_workloads(W::KIND, &gone.state, i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    fn count_gates(&self, memory: &HashMap<Key, Memory>) {
+        for (place, (hook, _)) in GATES.iter().enumerate() {
+            let all = || memory.values().filter_map(|memory| memory.gates.get(place)).filter(|(count, _)| *count > 0);
+            let oldest = all().map(|(_, oldest)| *oldest).min().unwrap_or_default();
+            self.metrics.set_gate(hook, all().map(|(count, _)| count).sum(), oldest);
         }
     }
 
@@ -233,6 +257,15 @@ fn progressing_reason(status: &serde_json::Value) -> String {
     let conditions = status.get("conditions").and_then(|conditions| conditions.as_array());
     let progressing = conditions.and_then(|all| all.iter().find(|one| one.get("type").is_some_and(|kind| kind == "Progressing")));
     progressing.and_then(|one| one.get("reason")?.as_str()).unwrap_or_default().to_owned()
+}
+
+/// Who waits for which hook, as a status tells.
+fn waiting(status: &serde_json::Value) -> Gates {
+    GATES.map(|(_, field)| {
+        let all = status.get(field).and_then(|all| all.as_array()).map_or(&[][..], Vec::as_slice);
+        let since = all.iter().filter_map(|one| one.get("startTime")?.as_str()?.parse::<Timestamp>().ok());
+        (i64::try_from(all.len()).unwrap_or(i64::MAX), since.min().map_or(0, Timestamp::as_second))
+    })
 }
 
 /// A look costs time in proportion to the pods: events of big workloads are taken together.

@@ -149,10 +149,10 @@ impl Watch<'_> {
     }
 
     fn hooks(&mut self, runs: (&HookRuns, &Arc<Queue>), templates: (&HookTemplates, &Arc<Queue>), games: (&GameDeployments, &Arc<Queue>)) {
-        let (on, asked, owners) = (Arc::clone(runs.1), runs.0.hooks.clone(), Arc::clone(games.1));
+        let (on, asked, owners, metrics) = (Arc::clone(runs.1), runs.0.hooks.clone(), Arc::clone(games.1), Arc::clone(self.metrics));
         self.start(&runs.0.objects, move |change| {
             HookRuns::changed(&on, &asked, change);
-            GameDeployments::run_changed(&owners, change);
+            GameDeployments::run_changed(&owners, &metrics, change);
         });
         let (on, askers, known) = (Arc::clone(templates.1), Arc::clone(games.1), games.0.clone());
         self.start(&templates.0.objects, move |change| {

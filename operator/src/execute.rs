@@ -221,10 +221,10 @@ impl Run<'_> {
             }
             Err(error) => {
                 metrics.count_action(action.word(), "error");
+                // The trouble of one pod is not the others'.
                 if let (Action::PatchPod(change), true) = (action, error.is_refusal()) {
-                    // The trouble of one pod is not the others'.
                     self.refused().insert(change.uid.clone());
-                } else {
+                } else if !(matches!(action, Action::CreateHookRun(_)) && error.is_refusal()) {
                     self.stopped.store(true, Ordering::Relaxed);
                 }
                 let (reason, message) = action.failure(&error.message);
@@ -286,6 +286,8 @@ impl Run<'_> {
                 Ok(Effect::Begun)
             }
             Action::PatchPod(change) => self.patch_pod(&pods, change).await,
+            // Only told.
+            Action::SkipHook { .. } => Ok(Effect::Wrote(0)),
             Action::Pause { paused, version } => self.patch_owner(version, json!({ "updateStrategy": { "paused": paused } })).await,
             Action::ResetRetry { field, version } => self.patch_owner(version, json!({ field: { "retry": false } })).await,
             Action::CreateHookRun(new) => match server.create(&runs, &manifest::hook_run(owner, new)).await {
@@ -363,7 +365,10 @@ fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect
     let Writes { object, pods, revisions, hook_runs, .. } = &mut report.writes;
     let (expected, name, uid): (&mut Expected, &str, &str) = match action {
         Action::CreatePod(new) => (pods, &new.name, ""),
-        Action::DeletePod { name, uid, .. } | Action::AdoptPod { name, uid } | Action::ReleasePod { name, uid } => (pods, name, uid),
+        Action::DeletePod { name, uid, .. }
+        | Action::AdoptPod { name, uid }
+        | Action::ReleasePod { name, uid }
+        | Action::SkipHook { name, uid, .. } => (pods, name, uid),
         Action::CreateRevision(new) => (revisions, &new.name, ""),
         Action::BumpRevision { name, uid, .. } | Action::AdoptRevision { name, uid } | Action::DeleteRevision { name, uid } => {
             (revisions, name, uid)

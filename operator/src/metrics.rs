@@ -40,6 +40,17 @@ struct State {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Gate {
+    hook: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answered {
+    hook: &'static str,
+    phase: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Measured {
     provider: &'static str,
     phase: &'static str,
@@ -64,6 +75,9 @@ pub struct Metrics {
     unreadable: Family<Kind, Counter>,
     cached: Family<Kind, Gauge>,
     workloads: Family<State, Gauge>,
+    gates_waiting: Family<Gate, Gauge>,
+    gates_oldest: Family<Gate, Gauge>,
+    gate_answers: Family<Answered, Counter>,
     leading: Gauge<i64>,
     writes: Gauge<u64, AtomicU64>,
     measurements: Family<Measured, Counter>,
@@ -91,6 +105,9 @@ impl Default for Metrics {
             unreadable: Family::default(),
             cached: Family::default(),
             workloads: Family::default(),
+            gates_waiting: Family::default(),
+            gates_oldest: Family::default(),
+            gate_answers: Family::default(),
             leading: Gauge::default(),
             writes: Gauge::default(),
             measurements: Family::default(),
@@ -108,6 +125,14 @@ impl Default for Metrics {
         registry.register("unreadable_objects", "Objects that could not be read and are not served", metrics.unreadable.clone());
         registry.register("cached_objects", "Objects in the cache", metrics.cached.clone());
         registry.register("workloads", "Objects by the reason of their Progressing condition", metrics.workloads.clone());
+        registry.register("gates_waiting", "Pods that wait for a hook", metrics.gates_waiting.clone());
+        let oldest = "When the pod that waits longest was asked first, in Unix seconds; 0 if none waits";
+        registry.register("gates_oldest_timestamp_seconds", oldest, metrics.gates_oldest.clone());
+        registry.register(
+            "gate_answers",
+            "HookRuns about pods that were created (Asked) or have ended, by their phase",
+            metrics.gate_answers.clone(),
+        );
         registry.register("leading", "1 while this process leads", metrics.leading.clone());
         registry.register("writes_in_flight", "Writes that wait for their answer", metrics.writes.clone());
         registry.register("hook_measurements", "Measurements of hooks that have ended", metrics.measurements.clone());
@@ -182,6 +207,15 @@ impl Metrics {
         self.workloads.get_or_create(&State { kind, state: state.to_owned() }).set(count);
     }
 
+    pub(crate) fn set_gate(&self, hook: &'static str, waiting: i64, oldest: i64) {
+        self.gates_waiting.get_or_create(&Gate { hook }).set(waiting);
+        self.gates_oldest.get_or_create(&Gate { hook }).set(oldest);
+    }
+
+    pub(crate) fn count_answer(&self, hook: &'static str, phase: &'static str) {
+        self.gate_answers.get_or_create(&Answered { hook, phase }).inc();
+    }
+
     /// Whether this process leads.
     pub fn set_leading(&self, leading: bool) {
         self.leading.set(i64::from(leading));
@@ -191,6 +225,8 @@ impl Metrics {
     pub fn end_term(&self) {
         self.set_leading(false);
         self.workloads.clear();
+        self.gates_waiting.clear();
+        self.gates_oldest.clear();
         self.cached.clear();
         self.queue_depth.clear();
     }

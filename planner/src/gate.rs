@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use api::names::{
     DELETING_ANNOTATION, INSTANCE_ID_LABEL, RUN_ATTEMPT_LABEL, RUN_INSTANCE_LABEL, RUN_POD_UID_LABEL, RUN_REVISION_LABEL, RUN_TARGET_LABEL,
-    RUN_TYPE_LABEL, RUN_TYPE_POST_INPLACE, RUN_TYPE_PRE_DELETE, RUN_TYPE_PRE_INPLACE, event,
+    RUN_TEMPLATE_LABEL, RUN_TYPE_LABEL, RUN_TYPE_POST_INPLACE, RUN_TYPE_PRE_DELETE, RUN_TYPE_PRE_INPLACE,
 };
 use api::tkex::{HookArgument, HookRun, HookRunSpec, HookStep, HookTemplate, Phase};
 use jiff::{SignedDuration, Timestamp};
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::hookrun;
 use crate::node::Nodes;
-use crate::plan::{Action, Hold, NewHookRun, Note, PatchReason, PodPart, PodPatch};
+use crate::plan::{Action, Hold, NewHookRun, PatchReason, PodPart, PodPatch};
 use crate::pod::{self, PodFacts};
 
 /// How long a pod is left alone after its hook said no for the first time; twice as long after each further no.
@@ -26,6 +26,12 @@ const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(10);
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
 /// The most questions that one plan asks.
 const SLICE: usize = 500;
+/// The most arguments that a HookRun can have.
+const MOST_ARGUMENTS: usize = 64;
+/// The longest value of a label.
+const LONGEST_LABEL: usize = 63;
+/// The longest name of a run, leaving room for a number.
+const LONGEST_NAME: usize = 240;
 
 /// The place of a hook in a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -154,12 +160,13 @@ pub struct Gates<'a> {
     kept: BTreeSet<&'a str>,
     /// Uids of pods that are to go.
     leaving: BTreeSet<String>,
+    /// Whether some pods were not looked at: nothing can be said about what they were asked.
+    is_cut: bool,
+    skips: Vec<Action>,
     marks: Vec<Action>,
     questions: Vec<Action>,
     /// Pods that wait.
     pub waiting: Vec<Waiting>,
-    /// What is worth telling.
-    pub notes: Vec<Note>,
     /// Why nobody can be asked.
     pub holds: Vec<Hold>,
     /// When somebody is to be asked again.
@@ -171,7 +178,11 @@ pub struct Gates<'a> {
 pub struct Writes {
     /// Runs whose question nobody repeats.
     pub voids: Vec<Action>,
-    /// Marks that come and go.
+    /// Pods that stay after all.
+    pub unmarks: Vec<Action>,
+    /// What is told before anything is done.
+    pub skips: Vec<Action>,
+    /// Pods that are chosen to go.
     pub marks: Vec<Action>,
     /// Questions.
     pub questions: Vec<Action>,
@@ -188,8 +199,20 @@ impl<'a> Gates<'a> {
             runs.entry(label(run, RUN_POD_UID_LABEL).unwrap_or_default()).or_default().push(run);
         }
         let names = facts.runs.iter().filter_map(|run| run.metadata.name.clone()).chain(facts.taken.iter().cloned()).collect();
-        let (kept, leaving, marks, questions) = (BTreeSet::new(), BTreeSet::new(), Vec::new(), Vec::new());
-        Self { facts, runs, names, kept, leaving, marks, questions, waiting: Vec::new(), notes: Vec::new(), holds: Vec::new(), wake: None }
+        Self {
+            facts,
+            runs,
+            names,
+            kept: BTreeSet::new(),
+            leaving: BTreeSet::new(),
+            is_cut: false,
+            skips: Vec::new(),
+            marks: Vec::new(),
+            questions: Vec::new(),
+            waiting: Vec::new(),
+            holds: Vec::new(),
+            wake: None,
+        }
     }
 
     /// Whether there are any hooks.
@@ -219,12 +242,10 @@ impl<'a> Gates<'a> {
 
     /// The newest run that asks this.
     fn run(&self, pod: &PodFacts, hook: &Hook, intent: Intent) -> Option<&'a Arc<HookRun>> {
-        let target = target(intent);
-        let base = base(pod, hook);
+        let (target, template) = (target(intent), text(&hook.step.template_name));
         let is_it = |run: &&&Arc<HookRun>| {
-            let name = run.metadata.name.as_deref().and_then(|name| name.strip_prefix(&base));
-            let is_named_so = name.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-            is_named_so && label(run, RUN_TYPE_LABEL) == Some(hook.place.label()) && label(run, RUN_TARGET_LABEL) == target
+            let is_of_hook = label(run, RUN_TYPE_LABEL) == Some(hook.place.label()) && label(run, RUN_TEMPLATE_LABEL) == Some(&template);
+            is_of_hook && label(run, RUN_TARGET_LABEL) == target
         };
         let runs = self.runs.get(pod.uid.as_str())?;
         runs.iter().filter(is_it).max_by_key(|run| (attempt(run), &run.metadata.name)).copied()
@@ -238,6 +259,9 @@ impl<'a> Gates<'a> {
             return Answer::Skipped(why);
         }
         let Some(run) = self.run(pod, &hook, intent) else { return Answer::Open };
+        if is_of_another_life(run, pod) {
+            return Answer::Again;
+        }
         let phase = phase(run);
         // A choice that is not written down is not made yet.
         let is_chosen = intent != Intent::Delete || is_marked(pod);
@@ -262,6 +286,11 @@ impl<'a> Gates<'a> {
         }
     }
 
+    /// Some pods are not looked at in this plan.
+    pub fn cut(&mut self) {
+        self.is_cut = true;
+    }
+
     /// A pod goes, and takes its mark with it.
     pub fn leave(&mut self, pod: &PodFacts) {
         self.leaving.insert(pod.uid.clone());
@@ -269,8 +298,7 @@ impl<'a> Gates<'a> {
 
     /// Tells that a pod goes on without its hook.
     pub fn skip(&mut self, pod: &PodFacts, why: &'static str) {
-        let message = format!("pod {} goes on without its hook: {why}", pod.name);
-        self.notes.push(Note { warning: false, reason: event::HOOK_SKIPPED, message });
+        self.skips.push(Action::SkipHook { name: pod.name.clone(), uid: pod.uid.clone(), why: why.to_owned() });
     }
 
     /// The intent stands: what was asked and answered stays.
@@ -310,6 +338,7 @@ impl<'a> Gates<'a> {
     pub fn ask(&mut self, pod: &PodFacts, intent: Intent, changed: &[String]) -> bool {
         let Some(hook) = self.hook(intent) else { return false };
         if self.questions.len() >= SLICE {
+            self.is_cut = true;
             return false;
         }
         let spec = match self.question(pod, &hook, changed) {
@@ -319,26 +348,16 @@ impl<'a> Gates<'a> {
                 if !self.holds.contains(&hold) {
                     self.holds.push(hold);
                 }
-                // What was asked before still counts.
-                self.keep(pod, intent);
                 return false;
             }
         };
         self.choose(pod, intent);
-        let before = self.run(pod, &hook, intent).map_or(0, attempt);
+        let attempt = self.run(pod, &hook, intent).map_or(0, attempt).saturating_add(1);
         let base = base(pod, &hook);
         let mut names = std::iter::once(base.clone()).chain((1..).map(|number| format!("{base}.{number}")));
         let Some(name) = names.find(|name| !self.names.contains(name)) else { return false };
         self.names.insert(name.clone());
-        let text = str::to_owned;
-        let mut labels = BTreeMap::from([
-            (text(RUN_TYPE_LABEL), text(hook.place.label())),
-            (text(RUN_REVISION_LABEL), text(pod.revision().unwrap_or_default())),
-            (text(RUN_INSTANCE_LABEL), text(instance(pod))),
-            (text(RUN_POD_UID_LABEL), pod.uid.clone()),
-            (text(RUN_ATTEMPT_LABEL), (before + 1).to_string()),
-        ]);
-        labels.extend(target(intent).map(|target| (text(RUN_TARGET_LABEL), text(target))));
+        let labels = labels(pod, &hook, intent, attempt);
         let waiting = Waiting {
             place: hook.place,
             pod: pod.name.clone(),
@@ -357,25 +376,35 @@ impl<'a> Gates<'a> {
         let name = &hook.step.template_name;
         let template = self.facts.templates.iter().find(|template| template.metadata.name.as_ref() == Some(name));
         let template = template.ok_or_else(|| format!("HookTemplate {name} does not exist; create it, and it is asked"))?;
-        hookrun::question(template, &hook.step.args, &given(pod, changed)).map_err(|problem| format!("HookTemplate {name}: {problem}"))
+        let spec = hookrun::question(template, &hook.step.args, &given(pod, changed));
+        let spec = spec.map_err(|problem| format!("HookTemplate {name}: {problem}"))?;
+        if spec.args.len() > MOST_ARGUMENTS {
+            let own = spec.args.len() - given(pod, changed).len();
+            return Err(format!(
+                "HookTemplate {name}: with those that every hook about a pod gets, its {own} arguments are more than {MOST_ARGUMENTS}"
+            ));
+        }
+        Ok(spec)
     }
 
     /// What to write, once everybody has said what they want. `pods` are all that the workload has.
     #[must_use]
     pub fn writes(&mut self, pods: &[Arc<PodFacts>]) -> Writes {
-        let is_void = |run: &&&'a Arc<HookRun>| !self.kept.contains(run.metadata.name.as_deref().unwrap_or_default());
+        let is_cut = self.is_cut;
+        let is_void = |run: &&&'a Arc<HookRun>| !is_cut && !self.kept.contains(run.metadata.name.as_deref().unwrap_or_default());
         let void = |run: &&Arc<HookRun>| Action::DeleteHookRun {
             name: run.metadata.name.clone().unwrap_or_default(),
             uid: run.metadata.uid.clone().unwrap_or_default(),
         };
         let voids = self.runs.values().flatten().filter(is_void).map(void).collect();
-        let mut marks = std::mem::take(&mut self.marks);
-        let is_spared = |pod: &&Arc<PodFacts>| is_marked(pod) && pod.is_active() && !self.leaving.contains(&pod.uid);
-        marks.extend(pods.iter().filter(is_spared).map(|pod| mark(pod, false)));
+        let marks = std::mem::take(&mut self.marks);
+        let is_spared = |pod: &&Arc<PodFacts>| !is_cut && is_marked(pod) && pod.is_active() && !self.leaving.contains(&pod.uid);
+        let unmarks = pods.iter().filter(is_spared).map(|pod| mark(pod, false)).collect();
         let version = self.facts.version;
         let reset = |hook: &Hook| Action::ResetRetry { field: hook.place.field().to_owned(), version: version.to_owned() };
         let resets = self.facts.hooks.iter().flatten().filter(|hook| hook.retry).map(reset).take(1).collect();
-        Writes { voids, marks, questions: std::mem::take(&mut self.questions), resets }
+        let (skips, questions) = (std::mem::take(&mut self.skips), std::mem::take(&mut self.questions));
+        Writes { voids, unmarks, skips, marks, questions, resets }
     }
 
     /// Pods that wait, hook by hook.
@@ -442,10 +471,45 @@ fn instance(pod: &PodFacts) -> &str {
     pod.labels.get(INSTANCE_ID_LABEL).map_or(pod.name.as_str(), String::as_str)
 }
 
+fn labels(pod: &PodFacts, hook: &Hook, intent: Intent, attempt: u32) -> BTreeMap<String, String> {
+    let all = [
+        (RUN_TYPE_LABEL, Some(hook.place.label().to_owned())),
+        (RUN_TEMPLATE_LABEL, Some(text(&hook.step.template_name))),
+        (RUN_REVISION_LABEL, pod.revision().map(str::to_owned)),
+        (RUN_INSTANCE_LABEL, Some(text(instance(pod)))),
+        (RUN_POD_UID_LABEL, Some(pod.uid.clone())),
+        (RUN_ATTEMPT_LABEL, Some(attempt.to_string())),
+        (RUN_TARGET_LABEL, target(intent).map(str::to_owned)),
+    ];
+    all.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+}
+
+/// A text that fits into a label: itself, or a short one that stands for it.
+fn text(whole: &str) -> String {
+    if whole.len() <= LONGEST_LABEL { whole.to_owned() } else { short(whole) }
+}
+
+fn short(whole: &str) -> String {
+    let sum = whole.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    format!("{sum:016x}")
+}
+
 /// What names of runs begin with.
 fn base(pod: &PodFacts, hook: &Hook) -> String {
     let revision = pod.revision().unwrap_or_default();
-    format!("{}-{revision}-{}-{}", hook.place.prefix(), instance(pod), hook.step.template_name)
+    let whole = format!("{}-{revision}-{}-{}", hook.place.prefix(), instance(pod), hook.step.template_name);
+    // Labels of pods that others made may be what no name can be.
+    let is_fit = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-' || letter == '.';
+    if whole.len() <= LONGEST_NAME && whole.chars().all(is_fit) && !whole.contains("..") && !whole.contains(".-") && !whole.contains("-.") {
+        return whole;
+    }
+    format!("{}-{}", hook.place.prefix(), short(&whole))
+}
+
+/// Whether a question was about a pod that has begun anew since, at another address: somebody else may live where it was.
+fn is_of_another_life(run: &HookRun, pod: &PodFacts) -> bool {
+    let asked = run.spec.args.iter().find(|argument| argument.name == "PodIP").and_then(|argument| argument.value.as_deref());
+    asked.is_some_and(|asked| asked != pod.ip)
 }
 
 /// Arguments that every hook about a pod gets.

@@ -8,6 +8,7 @@ pub mod gamedeployment;
 pub mod gate;
 pub mod hookrun;
 pub mod hooktemplate;
+pub mod index;
 pub mod inplace;
 pub mod jsonpath;
 pub mod manifest;

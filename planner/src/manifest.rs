@@ -1,6 +1,6 @@
 //! The JSON that actions send to the API server.
 
-use api::names::{INSTANCE_ID_LABEL, READINESS_GATE, REVISION_HASH_LABEL, REVISION_LABEL};
+use api::names::{INDEX_ANNOTATION, INDEX_VARIABLE, INSTANCE_ID_LABEL, READINESS_GATE, REVISION_HASH_LABEL, REVISION_LABEL};
 use serde_json::{Map, Value, json};
 
 use crate::plan::{NewHookRun, NewPod, NewRevision};
@@ -41,18 +41,44 @@ pub fn pod(owner: &Owner, new: &NewPod) -> Value {
     labels.insert(REVISION_LABEL.to_owned(), json!(new.revision));
     labels.insert(INSTANCE_ID_LABEL.to_owned(), json!(new.id));
     metadata.insert("labels".to_owned(), Value::Object(labels));
+    if let Some(index) = new.index {
+        let mut annotations = taken_object(&mut metadata, "annotations");
+        annotations.insert(INDEX_ANNOTATION.to_owned(), json!(index.to_string()));
+        metadata.insert("annotations".to_owned(), Value::Object(annotations));
+    }
     metadata.insert("name".to_owned(), json!(new.name));
     metadata.insert("namespace".to_owned(), json!(owner.namespace));
     metadata.insert("ownerReferences".to_owned(), json!([owner.reference()]));
     pod.insert("metadata".to_owned(), Value::Object(metadata));
-    if new.gated {
+    if new.gated || new.index.is_some() {
         let mut spec = taken_object(&mut pod, "spec");
-        add_gate(&mut spec);
+        if new.gated {
+            add_gate(&mut spec);
+        }
+        if new.index.is_some() {
+            add_index(&mut spec);
+        }
         pod.insert("spec".to_owned(), Value::Object(spec));
     }
     pod.insert("apiVersion".to_owned(), json!("v1"));
     pod.insert("kind".to_owned(), json!("Pod"));
     Value::Object(pod)
+}
+
+/// Tells every container the number of its pod.
+fn add_index(spec: &mut Map<String, Value>) {
+    let path = format!("metadata.annotations['{INDEX_ANNOTATION}']");
+    let variable = json!({ "name": INDEX_VARIABLE, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } });
+    for container in spec.get_mut("containers").and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut) {
+        match container.get_mut("env").and_then(Value::as_array_mut) {
+            // Of two of the same name the last one counts, and the API server warns.
+            Some(variables) => {
+                variables.retain(|known| known.get("name") != Some(&json!(INDEX_VARIABLE)));
+                variables.push(variable.clone());
+            }
+            None => drop(container.insert("env".to_owned(), json!([variable]))),
+        }
+    }
 }
 
 /// Adds our readiness gate, unless the template has it.
@@ -130,6 +156,7 @@ mod tests {
             revision: "game-1".to_owned(),
             template: Arc::new(template.clone()),
             gated: false,
+            index: None,
         };
         let pod = pod(&owner(), &new);
         assert_eq!(pod.get("spec"), template.get("spec"));
@@ -149,6 +176,7 @@ mod tests {
             revision: "game-1".to_owned(),
             template: Arc::new(json!({ "metadata": null, "spec": {} })),
             gated: true,
+            index: None,
         };
         let pod = pod(&owner(), &new);
         assert_eq!(pod.pointer("/metadata/name"), Some(&json!("game-x")));

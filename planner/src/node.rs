@@ -13,14 +13,14 @@ pub struct Nodes(pub BTreeMap<String, NodeFacts>);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeFacts {
-    /// Whether it does not answer, or is not there.
+    /// Whether it does not answer.
     pub lost: bool,
     /// `io.tencent.bcs.dev/node-deletion-cost`.
     pub deletion_cost: i32,
 }
 
 impl Nodes {
-    /// Whether a node does not answer, or is not there.
+    /// Whether a node does not answer.
     #[must_use]
     pub fn is_lost(&self, name: &str) -> bool {
         self.0.get(name).is_some_and(|node| node.lost)

@@ -72,6 +72,8 @@ pub enum Action {
     PatchPod(PodPatch),
     /// Pause or resume the rollout, for everybody to see. Only if the object is still this version.
     Pause { paused: bool, version: String },
+    /// Tell that a pod goes on without its hook, and why. Nothing is written.
+    SkipHook { name: String, uid: String, why: String },
     /// Set `retry` of a hook back. Only if the object is still this version.
     ResetRetry { field: String, version: String },
     /// Ask a hook.
@@ -173,6 +175,9 @@ pub struct NewPod {
     pub template: Arc<Value>,
     /// Whether it gets our readiness gate.
     pub gated: bool,
+    /// Its number, if pods get any.
+    #[serde(default)]
+    pub index: Option<i32>,
 }
 
 /// Why a pod is deleted.
@@ -202,6 +207,7 @@ impl Action {
             Self::PatchPod(PodPatch { name, why: PatchReason::HotPatch, .. }) => {
                 Some((event::SUCCESSFUL_HOT_PATCH, format!("successfully update pod {name} hot-patch")))
             }
+            Self::SkipHook { name, why, .. } => Some((event::HOOK_SKIPPED, format!("pod {name} goes on without its hook: {why}"))),
             Self::CreateHookRun(run) => Some((event::SUCCESSFUL_CREATE_RUN, format!("asks hook {}", run.name))),
             Self::PatchPod(_)
             | Self::Pause { .. }
@@ -235,6 +241,7 @@ impl Action {
             Self::PatchPod(PodPatch { name, .. }) => (event::FAILED_INPLACE, format!("failed to update pod {name} in-place: {error}")),
             Self::Pause { paused: true, .. } => (event::FAILED_PAUSE, format!("failed to pause the rollout: {error}")),
             Self::Pause { paused: false, .. } => (event::FAILED_PAUSE, format!("failed to resume the rollout: {error}")),
+            Self::SkipHook { name, why, .. } => (event::HOOK_SKIPPED, format!("pod {name} goes on without its hook: {why}: {error}")),
             Self::ResetRetry { field, .. } => (event::FAILED_RETRY, format!("failed to reset spec.{field}.retry: {error}")),
             Self::CreateHookRun(NewHookRun { name, .. }) => (event::FAILED_RUN, format!("failed to create HookRun {name}: {error}")),
             Self::AdoptPod { name, .. } => (event::FAILED_CLAIM, format!("failed to adopt pod {name}: {error}")),
@@ -271,6 +278,7 @@ impl Action {
             },
             Self::Pause { paused: true, .. } => "pause",
             Self::Pause { paused: false, .. } => "resume",
+            Self::SkipHook { .. } => "skip_hook",
             Self::ResetRetry { .. } => "reset_retry",
             Self::CreateHookRun(_) => "create_hookrun",
             Self::Measure(_) => "measure",
@@ -304,6 +312,8 @@ pub enum Hold {
     WaitingForHook { field: &'static str, pods: usize, pod: String, since: Timestamp, run: String, said: Option<String> },
     /// A hook about pods cannot be asked.
     GateNotPossible { field: &'static str, problem: String },
+    /// Pods are not made because every number is in use.
+    NoIndex { missing: usize, start: i32, end: i32, too_few: bool },
     /// A canary step waits for pods.
     Step { step: usize, of: usize, wanted: usize },
     /// Pods need more than an update in place.
@@ -372,6 +382,12 @@ impl std::fmt::Display for Hold {
                 write!(out, "{pods} pods wait for spec.{field}.hook, {pod} since {since} (kubectl describe hookrun {run}{said}): {then}")
             }
             Self::GateNotPossible { field, problem } => write!(out, "spec.{field}.hook cannot be asked: {problem}"),
+            Self::NoIndex { missing, start, end, too_few } => {
+                let last = end.saturating_sub(1);
+                let then =
+                    if *too_few { "these are fewer than spec.replicas: widen spec.podIndex" } else { "they are made when others are gone" };
+                write!(out, "{missing} pods wait for a number: pods that are there, or not yet gone, have all of {start} to {last}; {then}")
+            }
             Self::Step { step, of, wanted } => {
                 write!(out, "canary step {step} of {of} waits until {wanted} pods are updated and available")
             }

@@ -143,10 +143,10 @@ impl PodFacts {
         self.phase == Phase::Running && self.ready_since.is_some() && !matches!(self.gate, Gate::Down(_))
     }
 
-    /// Whether one of its containers crashes again and again.
+    /// Whether its containers crash again and again, and none runs.
     #[must_use]
     pub fn is_crash_looping(&self) -> bool {
-        self.trouble.as_deref() == Some("CrashLoopBackOff")
+        self.trouble.as_deref() == Some("CrashLoopBackOff") && !self.containers.iter().any(|container| container.running)
     }
 
     /// Whether its containers are about to restart, or have not come back yet.

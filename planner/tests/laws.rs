@@ -2,7 +2,8 @@
 
 use crate::world::{World, make_ready, template};
 use api::tkex::{
-    Canary, HookStep, HookTemplate, HotPatch, HotPatchExecutor, Phase as Verdict, PodHook, PreDeleteHook, UpdateType, WhenNotPossible,
+    Canary, HookStep, HookTemplate, HotPatch, HotPatchExecutor, Phase as Verdict, PodHook, PodIndex, PreDeleteHook, UpdateType,
+    WhenNotPossible,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use planner::gamedeployment::decide;
@@ -30,6 +31,8 @@ enum Event {
     PodHooks(usize),
     PodHookTemplate(bool),
     Retry,
+    Numbers(Option<(i32, i32)>),
+    LoseRun(usize),
     Crash(usize),
     Gate(usize, bool),
     Lose(u8),
@@ -93,6 +96,8 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (0_usize..POD_HOOKS.len()).prop_map(Event::PodHooks),
         1 => prop::bool::weighted(0.8).prop_map(Event::PodHookTemplate),
         1 => Just(Event::Retry),
+        1 => proptest::option::of((0..4, 8..30)).prop_map(Event::Numbers),
+        1 => (0_usize..20).prop_map(Event::LoseRun),
         1 => (0_usize..20).prop_map(Event::Crash),
         1 => (0_u8..3).prop_map(Event::Lose),
         1 => Just(Event::Find),
@@ -129,12 +134,16 @@ fn happen(world: &mut World, event: &Event) {
         Event::MaxUnavailable(value) => world.edit(|spec| spec.update_strategy.max_unavailable = value.clone()),
         Event::MaxSurge(value) => world.edit(|spec| spec.update_strategy.max_surge = value.clone()),
         Event::Pause(paused) => world.edit(|spec| spec.update_strategy.paused = *paused),
-        Event::Type(_) | Event::Grace(_) | Event::Recreate(_) | Event::Steps(_) | Event::PodHooks(_) | Event::Retry => {
+        Event::Type(_) | Event::Grace(_) | Event::Recreate(_) | Event::Steps(_) | Event::PodHooks(_) | Event::Retry | Event::Numbers(_) => {
             edit_strategy(world, event);
         }
         Event::HookTemplate(exists) => world.hook_templates = if *exists { vec![hook_template("test")] } else { Vec::new() },
         Event::Answer(phase) => world.answer(*phase),
         Event::AnswerOne(index, phase) => world.answer_one(*index, *phase),
+        Event::LoseRun(index) => {
+            let name = world.hook_runs.keys().nth(index % world.hook_runs.len().max(1)).cloned();
+            drop(name.and_then(|name| world.hook_runs.remove(&name)));
+        }
         Event::PodHookTemplate(exists) => world.pod_hook = exists.then(|| hook_template("pod")),
         Event::NameForDeletion(index) => {
             let names = chosen(world, *index).into_iter().collect::<Vec<_>>();
@@ -165,7 +174,10 @@ fn happen(world: &mut World, event: &Event) {
                 Event::Unready(_) => pod.ready_since = None,
                 Event::Fail(_) => (pod.phase, pod.ready_since) = (Phase::Failed, None),
                 Event::Gate(_, up) if pod.gate != Gate::Absent => pod.gate = if *up { Gate::Up } else { Gate::Down(now) },
-                Event::Crash(_) => (pod.trouble, pod.ready_since) = (Some("CrashLoopBackOff".to_owned()), None),
+                Event::Crash(_) => {
+                    (pod.trouble, pod.ready_since) = (Some("CrashLoopBackOff".to_owned()), None);
+                    pod.containers.iter_mut().for_each(|container| container.running = false);
+                }
                 Event::Orphan(_) => pod.controller = None,
                 Event::Relabel(_) => drop(pod.labels.insert("app".to_owned(), "other".to_owned())),
                 _ => {}
@@ -195,6 +207,7 @@ fn edit_strategy(world: &mut World, event: &Event) {
             spec.pre_inplace_update_strategy = Some(PodHook { hook: change, retry: None });
             spec.post_inplace_update_strategy = Some(PodHook { hook: after, retry: None });
         }),
+        Event::Numbers(range) => world.edit(|spec| spec.pod_index = range.map(|(start, end)| PodIndex { start, end })),
         Event::Retry => world.edit(|spec| {
             spec.pre_delete_update_strategy.get_or_insert_default().retry = Some(true);
             spec.pre_inplace_update_strategy.get_or_insert_default().retry = Some(true);
@@ -217,6 +230,9 @@ fn work(world: &mut World, cut: Option<usize>) {
         assert!(before.is_agreed(action), "law 5: nobody agreed to {action:?}");
         if let Action::PatchPod(change) = action {
             assert_gentle(world, change);
+        }
+        if let Action::CreatePod(new) = action {
+            assert_numbered(world, new);
         }
         let updated = world.on_revision(&plan.status.update_revision);
         world.apply(action);
@@ -258,6 +274,16 @@ fn assert_gentle(world: &World, change: &PodPatch) {
         let grace = pod.update.as_ref().unwrap().pending.as_ref().unwrap().grace_seconds;
         assert!(world.now.duration_since(since).as_secs() >= grace, "law 5: a pod is restarted before its grace is over: {change:?}");
     }
+}
+
+/// Where pods get numbers every new pod has one, and no other pod has it.
+fn assert_numbered(world: &World, new: &planner::plan::NewPod) {
+    let Some(range) = &world.game.spec.pod_index else { return };
+    let Some(number) = new.index else { panic!("{} has no number", new.name) };
+    assert!((range.start..range.end).contains(&number), "{number} is not in {range:?}");
+    let key = "tkex.bkbcs.tencent.com/gamedeployment-index-id";
+    let others = world.pods.values().filter(|pod| pod.name != new.name && pod.controller.is_some() && pod.labels["app"] == "game");
+    assert!(others.filter_map(|pod| pod.annotations.get(key)).all(|taken| *taken != number.to_string()), "{number} is taken");
 }
 
 /// The stable revision that a decision started from.
@@ -315,6 +341,25 @@ proptest! {
     }
 
     #[test]
+    fn where_every_hook_says_no_nobody_is_asked_for_ever((mut world, events) in worlds()) {
+        for event in &events {
+            happen(&mut world, event);
+        }
+        // The clock stands still: whoever has said no is left alone.
+        let mut rounds = 0;
+        loop {
+            world.answer(Verdict::Failed);
+            let plan = world.decide();
+            if !plan.actions().any(|action| matches!(action, Action::CreateHookRun(_))) {
+                break;
+            }
+            rounds += 1;
+            prop_assert!(rounds < 100, "law 8: {:?}", plan.steps);
+            work(&mut world, None);
+        }
+    }
+
+    #[test]
     fn the_order_of_what_is_seen_does_not_matter((mut world, events) in worlds(), turn in 0_usize..7) {
         for event in &events {
             happen(&mut world, event);
@@ -358,7 +403,11 @@ proptest! {
         for event in &events {
             happen(&mut world, event);
         }
-        // Which revision is stable is remembered in status, which every pass writes.
+        // Which revision is stable is remembered in status, which every pass writes, unless it has changed the object itself.
+        for _ in 0..2 {
+            let plan = world.decide();
+            plan.actions().filter(|action| matches!(action, Action::ResetRetry { .. })).for_each(|action| world.apply(action));
+        }
         world.record(&world.decide());
         let plan = world.decide();
         let total = plan.actions().count();

@@ -39,6 +39,9 @@ struct Scenario {
     deleted: Option<Vec<String>>,
     #[serde(default)]
     creates: BTreeMap<String, usize>,
+    /// The numbers that new pods get.
+    #[serde(default)]
+    numbers: Option<Vec<i32>>,
     /// What the status tells besides.
     #[serde(default)]
     status: Value,
@@ -137,7 +140,7 @@ fn ask(world: &mut World, question: &str, answer: &str) {
         "updated" => ("post-inplace-step", "postinplace", Some("game-updated")),
         other => panic!("{other} is no intent"),
     };
-    let mut labels = json!({ "hookrun-type": kind, "pod-uid": pod.uid, "attempt": "1" });
+    let mut labels = json!({ "hookrun-type": kind, "hook-template": "test", "pod-uid": pod.uid, "attempt": "1" });
     if let Some(target) = target {
         labels["target-revision"] = json!(target);
     }
@@ -194,7 +197,14 @@ fn add(world: &mut World, line: &str) {
         if words.contains(&"marked") {
             pod.annotations.insert("io.tencent.bcs.dev/game-pod-deleting".to_owned(), "true".to_owned());
         }
+        if let Some(number) = words.iter().find_map(|word| word.strip_prefix('#')) {
+            pod.annotations.insert("tkex.bkbcs.tencent.com/gamedeployment-index-id".to_owned(), number.to_owned());
+        }
         if words.contains(&"crashing") {
+            pod.trouble = Some("CrashLoopBackOff".to_owned());
+            pod.containers.iter_mut().for_each(|container| container.running = false);
+        }
+        if words.contains(&"sidecar-crashing") {
             pod.trouble = Some("CrashLoopBackOff".to_owned());
         }
         if words.contains(&"lost") {
@@ -240,6 +250,7 @@ fn word(hold: &Hold) -> &'static str {
         Hold::HookNotPossible { .. } => "hook not possible",
         Hold::WaitingForHook { .. } => "waiting for hook",
         Hold::GateNotPossible { .. } => "gate not possible",
+        Hold::NoIndex { .. } => "no index",
         Hold::Step { .. } => "step",
         Hold::NotInPlace { .. } => "not in place",
         Hold::Ignored { .. } => "ignored",
@@ -256,12 +267,14 @@ fn check(scenario: &Scenario) -> Result<(), String> {
     let world = build(scenario);
     let plan = world.decide();
     let (mut deletes, mut creates, mut deleted, mut does) = (BTreeMap::new(), BTreeMap::new(), Vec::new(), BTreeMap::new());
+    let mut numbers = Vec::new();
     for action in plan.actions() {
         if let Action::DeletePod { name, .. } = action {
             *deletes.entry(group(&world, name)).or_insert(0) += 1;
             deleted.push(name.trim_start_matches("game-").to_owned());
         } else if let Action::CreatePod(new) = action {
             assert!(!world.pods.contains_key(&new.name), "{} exists", new.name);
+            numbers.extend(new.index);
             let which = if new.revision == plan.status.update_revision { "update" } else { "current" };
             *creates.entry(which.to_owned()).or_insert(0) += 1;
         } else {
@@ -278,6 +291,9 @@ fn check(scenario: &Scenario) -> Result<(), String> {
     }
     if wanted(&scenario.creates) != creates {
         return differ("creates", &scenario.creates, &creates);
+    }
+    if let Some(wanted) = scenario.numbers.as_ref().filter(|wanted| **wanted != numbers) {
+        return differ("numbers", wanted, &numbers);
     }
     // Revisions have tests of their own.
     does.retain(|word: &String, _| !word.ends_with("_revision"));

@@ -80,6 +80,9 @@ pub struct GameDeploymentSpec {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub min_ready_seconds: i32,
+    /// Give every pod a number, in the annotation `tkex.bkbcs.tencent.com/gamedeployment-index-id` and the variable `POD_INDEX`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_index: Option<PodIndex>,
     /// Make pods without the readiness gate `InPlaceUpdateReady`: updates in place then do not take them out of their services first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disable_readiness_gate: Option<bool>,
@@ -105,6 +108,18 @@ pub struct ScaleStrategy {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10_000), inner(length(max = 253)))]
     pub pods_to_delete: Vec<String>,
+}
+
+/// Numbers for pods: the lowest that no pod has, from `start` up to but not including `end`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = Rule::new("self.start < self.end").message("end must be above start").field_path(".end"))]
+pub struct PodIndex {
+    /// The first number.
+    #[schemars(range(min = 0))]
+    pub start: i32,
+    /// The number after the last.
+    #[schemars(range(min = 1))]
+    pub end: i32,
 }
 
 /// What was seen.

@@ -8,7 +8,7 @@ mod metric;
 mod strategy;
 
 pub use gamedeployment::{
-    CanaryStatus, GameDeployment, GameDeploymentSpec, GameDeploymentStatus, PauseCondition, PodHookCondition, ScaleStrategy,
+    CanaryStatus, GameDeployment, GameDeploymentSpec, GameDeploymentStatus, PauseCondition, PodHookCondition, PodIndex, ScaleStrategy,
 };
 pub use hook::{HookArgument, HookStep, PodHook, PreDeleteHook};
 pub use hookrun::{HookRun, HookRunSpec, HookRunStatus, Measurement, MetricResult, Phase};

@@ -6,8 +6,11 @@
 mod http;
 mod server;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use server::{Options, Server};
 
@@ -15,6 +18,7 @@ const HELP: &str = "\
 A stand-in game server.
 
 Usage: game-server [--port PORT]
+       game-server idle                 ends with 0 if the server on PORT has no session, with 1 if it has
        python -m http.server [PORT]     (when called python)
 
 Answers to
@@ -40,6 +44,9 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args();
     let program = arguments.next().unwrap_or_default();
     let arguments: Vec<String> = arguments.collect();
+    if arguments == ["idle"] {
+        return is_idle(std::env::var("PORT").as_deref().unwrap_or("8000"));
+    }
     let options = match Options::read(&program, &arguments, |name| std::env::var(name).ok()) {
         Ok(Some(options)) => options,
         Ok(None) => {
@@ -56,6 +63,28 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("game-server: {error}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Asks the server on this port whether anybody plays.
+fn is_idle(port: &str) -> ExitCode {
+    let ask = || {
+        let mut server = TcpStream::connect(format!("127.0.0.1:{port}"))?;
+        server.set_read_timeout(Some(Duration::from_secs(5)))?;
+        server.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+        let mut state = String::new();
+        server.read_to_string(&mut state)?;
+        Ok::<_, std::io::Error>(state.contains("\"sessions\":0,"))
+    };
+    match ask() {
+        Ok(idle) => {
+            println!("{}", if idle { "nobody plays" } else { "somebody plays" });
+            if idle { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            eprintln!("game-server: cannot ask the server on port {port}: {error}");
+            ExitCode::from(2)
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use api::names::{INDEX_ON_ANNOTATION, INDEX_RANGE_ANNOTATION};
 use api::tkex::{GameDeployment, HookRun, HookTemplate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
@@ -52,7 +53,10 @@ impl<K: OurKind> Kept for Custom<K> {
     fn decode(json: &str) -> Result<Self, serde_json::Error> {
         let mut object: K = serde_json::from_str(json)?;
         object.meta_mut().managed_fields = None;
-        object.meta_mut().annotations = None;
+        // People's notes are long, and nobody's business here.
+        if let Some(annotations) = &mut object.meta_mut().annotations {
+            annotations.retain(|key, _| [INDEX_ON_ANNOTATION, INDEX_RANGE_ANNOTATION].contains(&key.as_str()));
+        }
         let version = object.meta().resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default();
         Ok(Self { object: Arc::new(object), version })
     }

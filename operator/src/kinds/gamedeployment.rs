@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use api::names::GAMEDEPLOYMENT_REPORTER;
+use api::names::{GAMEDEPLOYMENT_REPORTER, RUN_TYPE_LABEL, RUN_TYPE_POST_INPLACE, RUN_TYPE_PRE_DELETE, RUN_TYPE_PRE_INPLACE};
 use api::tkex::{GameDeployment, GameDeploymentStatus, HookRun, HookStep, HookTemplate};
 use jiff::Timestamp;
 use planner::gamedeployment::{self, Observed};
@@ -16,6 +16,7 @@ use super::pod::Pod;
 use super::revision::Revision;
 use crate::controller::{Pass, Workload};
 use crate::execute::{Failure, Taken};
+use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::settle::Writes;
 use crate::store::{Change, Index, Kept as _, Key, Store};
@@ -75,7 +76,8 @@ impl GameDeployments {
         let names: BTreeSet<&str> = pods.iter().filter_map(|pod| pod.node.as_deref()).collect();
         let facts = |name: &str| {
             let key = Key { namespace: String::new(), name: name.to_owned() };
-            self.nodes.get(&key).map_or(NodeFacts { lost: true, deletion_cost: 0 }, |node| node.facts)
+            // One that is not known is not known to be lost.
+            self.nodes.get(&key).map(|node| node.facts).unwrap_or_default()
         };
         let all = names.into_iter().map(|name| (name.to_owned(), facts(name)));
         Nodes(all.filter(|(_, facts)| *facts != NodeFacts::default()).collect())
@@ -83,7 +85,7 @@ impl GameDeployments {
 
     /// A node changed: if it was lost or found, look at those whose pods could not be asked there.
     pub fn node_changed(&self, queue: &Queue, change: &Change<Node>) {
-        let lost = |node: &Option<Arc<Node>>| node.as_ref().is_none_or(|node| node.facts.lost);
+        let lost = |node: &Option<Arc<Node>>| node.as_ref().is_some_and(|node| node.facts.lost);
         if lost(&change.old) == lost(&change.new) {
             return;
         }
@@ -107,7 +109,8 @@ impl GameDeployments {
     }
 
     /// A HookRun changed: look at its owner.
-    pub fn run_changed(queue: &Queue, change: &Change<Custom<HookRun>>) {
+    pub fn run_changed(queue: &Queue, metrics: &Metrics, change: &Change<Custom<HookRun>>) {
+        count(metrics, change);
         for run in change.old.iter().chain(&change.new) {
             if let Some(owner) = controller(&run.object.metadata).filter(|owner| owner.kind == Self::KIND) {
                 queue.add(Key { namespace: run.key().namespace, name: owner.name.clone() });
@@ -130,6 +133,24 @@ impl GameDeployments {
                 queue.add(Key { namespace: revision.key().namespace, name: owner.name.clone() });
             }
         }
+    }
+}
+
+/// Counts questions about pods, and what came of them.
+fn count(metrics: &Metrics, change: &Change<Custom<HookRun>>) {
+    let Some(run) = &change.new else { return };
+    let labels = run.object.metadata.labels.as_ref();
+    let hook = match labels.and_then(|labels| labels.get(RUN_TYPE_LABEL)).map(String::as_str) {
+        Some(RUN_TYPE_PRE_DELETE) => "preDelete",
+        Some(RUN_TYPE_PRE_INPLACE) => "preInplace",
+        Some(RUN_TYPE_POST_INPLACE) => "postInplace",
+        Some(_) | None => return,
+    };
+    let verdict = |run: &Custom<HookRun>| run.object.status.as_ref().and_then(|status| status.phase).filter(|phase| phase.is_final());
+    match (change.old.as_ref().map(|run| verdict(run)), verdict(run)) {
+        (Some(None), Some(phase)) => metrics.count_answer(hook, planner::hookrun::word(phase)),
+        (None, None) => metrics.count_answer(hook, "Asked"),
+        (Some(_) | None, _) => {}
     }
 }
 

@@ -68,13 +68,14 @@ pub fn decide(seen: &Observed, now: Now) -> Plan<GameDeploymentStatus> {
     let (claims, revisions) = (situation.claims.clone(), situation.revision_actions.clone());
     let (wake, canary) = (situation.wake().into_iter().chain(moves.wake).min(), situation.standing);
     let tidying = [moves.ended, canary.leftovers, forgotten].concat();
-    // What is missing comes before anything goes. What only concerns the steps, and what only tidies up, comes last, so that a refusal there holds nothing up.
-    let pods = [claims, revisions, moves.missing, moves.deletions, moves.successors];
+    // What was agreed to and is not wanted any more is gone before anything else is done. What is missing comes before anything goes. What only concerns the steps, and what only tidies up, comes last, so that a refusal there holds nothing up.
+    let gates = moves.gates;
+    let pods = [gates.voids, gates.unmarks, claims, revisions, moves.missing, gates.skips, moves.deletions, moves.successors];
     let changes = [moves.changes.upkeep, moves.changes.drains, moves.changes.resizes, moves.changes.restarts];
-    // What an approval was for is gone before anything else is said about the pod; a choice is written down before anybody is asked.
-    let gates = [moves.gates.voids, moves.gates.marks, moves.gates.questions, moves.gates.resets];
-    let steps = pods.into_iter().chain(changes).chain(gates).chain([canary.actions, tidying]);
+    // A choice is written down before anybody is asked.
+    let questions = [gates.marks, gates.questions, gates.resets];
+    let steps = pods.into_iter().chain(changes).chain(questions).chain([canary.actions, tidying]);
     let steps: Vec<Vec<Action>> = steps.filter(|step| !step.is_empty()).collect();
-    let notes = [canary.notes, moves.changes.notes, moves.notes].concat();
+    let notes = [canary.notes, moves.changes.notes].concat();
     Plan { steps, holds, notes, wake, ..Plan::only(status) }
 }

@@ -10,8 +10,9 @@ use jiff::Timestamp;
 use super::changes::{Changes, Manner, changed_containers, is_return};
 use super::situation::{Group, Situation, Target};
 use crate::gate::{self, Answer, Gates, Intent, Waiting};
+use crate::index;
 use crate::naming;
-use crate::plan::{Action, DeleteReason, Hold, NewPod, Note};
+use crate::plan::{Action, DeleteReason, Hold, NewPod};
 use crate::pod::PodFacts;
 
 /// The most pods that one plan deletes, and the most that it creates: the next plan is made from fresh facts, so that a pause or a rollback takes effect soon.
@@ -33,7 +34,6 @@ pub(super) struct Moves {
     /// Pods that wait for their hook.
     pub(super) waiting: Vec<Waiting>,
     pub(super) holds: Vec<Hold>,
-    pub(super) notes: Vec<Note>,
     /// When a hook is to be asked again.
     pub(super) wake: Option<Timestamp>,
 }
@@ -63,6 +63,9 @@ struct Remaining<'s, 'a> {
     available: usize,
     /// How many pods of the stable revision may go, besides those that the user wants deleted.
     current_to_spare: usize,
+    /// How many these were before anybody was chosen, and how many of them go or change in this plan.
+    current_at_first: usize,
+    current_gone: usize,
     /// How many pods of the stable revision are missing.
     current_missing: usize,
     deletions: Vec<Action>,
@@ -74,9 +77,13 @@ struct Remaining<'s, 'a> {
     /// Pods that cannot be changed, and what is in the way.
     impossible: usize,
     obstacles: Vec<String>,
+    /// Pods that are not made because every number is in use.
+    unnumbered: usize,
     gates: Gates<'a>,
     /// Pods that should go or change and wait for their hook, or for their turn after it agreed.
     asked: Vec<Arc<PodFacts>>,
+    /// Of these, those whose hook agreed and that wait for their turn.
+    agreed: usize,
     /// Of these, those that are more than are wanted.
     asked_to_leave: usize,
     /// Of these, those that are available and may not be any more at any moment.
@@ -97,8 +104,8 @@ impl Moves {
         let holds = remaining.holds(waiting);
         let Remaining { deletions, changes, mut gates, .. } = remaining;
         let writes = gates.writes(&situation.ours);
-        let Gates { waiting, notes, wake, .. } = gates;
-        Self { missing, deletions, successors, changes, ended, gates: writes, waiting, holds, notes, wake }
+        let Gates { waiting, wake, .. } = gates;
+        Self { missing, deletions, successors, changes, ended, gates: writes, waiting, holds, wake }
     }
 
     /// Whether anything is to be done.
@@ -126,6 +133,8 @@ impl<'s, 'a> Remaining<'s, 'a> {
             pods,
             available,
             current_to_spare,
+            current_at_first: current_to_spare,
+            current_gone: 0,
             current_missing,
             deletions: Vec::new(),
             changes: Changes::default(),
@@ -133,8 +142,10 @@ impl<'s, 'a> Remaining<'s, 'a> {
             changed_to_current: 0,
             impossible: 0,
             obstacles: Vec::new(),
+            unnumbered: 0,
             gates: situation.gates(),
             asked: Vec::new(),
+            agreed: 0,
             asked_to_leave: 0,
             promised: 0,
         }
@@ -162,14 +173,15 @@ impl<'s, 'a> Remaining<'s, 'a> {
     fn take(&mut self, index: usize) -> Arc<PodFacts> {
         let pod = self.pods.remove(index);
         self.available -= usize::from(self.situation.is_available(&pod));
-        self.spare(&pod);
+        self.current_gone += usize::from(self.spare(&pod));
         pod
     }
 
-    fn spare(&mut self, pod: &PodFacts) {
-        if self.situation.group(pod) == Group::Current && !self.situation.is_named_for_deletion(pod) {
-            self.current_to_spare = self.current_to_spare.saturating_sub(1);
-        }
+    /// Counts a pod of the stable revision that is not kept. Says whether it is one.
+    fn spare(&mut self, pod: &PodFacts) -> bool {
+        let is_one = self.situation.group(pod) == Group::Current && !self.situation.is_named_for_deletion(pod);
+        self.current_to_spare = self.current_to_spare.saturating_sub(usize::from(is_one));
+        is_one
     }
 
     /// A pod waits for its hook, or for its turn after it agreed.
@@ -204,15 +216,24 @@ impl<'s, 'a> Remaining<'s, 'a> {
 
     /// What pods need that neither go nor begin to change.
     fn upkeep(&mut self) {
-        for pod in self.pods.iter().chain(&self.asked).filter(|pod| pod.is_active()) {
+        let pods: Vec<_> = self.pods.iter().chain(&self.asked).filter(|pod| pod.is_active()).cloned().collect();
+        for pod in &pods {
             self.changes.upkeep(self.situation, pod);
-            let Some(revision) = pod.update.as_deref().and_then(|update| update.asks_about(pod)) else { continue };
-            let intent = Intent::Updated(revision);
-            match self.gates.look(pod, intent) {
-                Answer::Open | Answer::Again => drop(self.gates.ask(pod, intent, &[])),
-                Answer::Yes | Answer::Asking | Answer::No(_) => self.gates.keep(pod, intent),
-                Answer::Free | Answer::Skipped(_) => {}
-            }
+            self.after(pod);
+        }
+    }
+
+    /// Asks about a pod that was updated in place, once it serves again.
+    fn after(&mut self, pod: &PodFacts) {
+        let Some(update) = pod.update.as_deref() else { return };
+        let Some(revision) = update.asked_about(pod) else { return };
+        let intent = Intent::Updated(revision);
+        let serves = pod.is_ready() && !update.is_under_way(pod);
+        match self.gates.look(pod, intent) {
+            Answer::Free | Answer::Skipped(_) => {}
+            Answer::Open | Answer::Again if serves && self.gates.ask(pod, intent, &[]) => {}
+            // What was asked before stays; a pod that does not serve is asked later.
+            Answer::Open | Answer::Again | Answer::Yes | Answer::Asking | Answer::No(_) => self.gates.keep(pod, intent),
         }
     }
 
@@ -222,34 +243,50 @@ impl<'s, 'a> Remaining<'s, 'a> {
         let surge = self.situation.limits.max_surge.min(self.to_replace());
         let wanted = self.situation.replicas + surge;
         let chosen = self.chosen();
-        while self.count() - self.asked_to_leave > wanted && self.deletions.len() < SLICE {
+        let mut asks = 0;
+        while self.count() - self.asked_to_leave > wanted {
+            if self.deletions.len() >= SLICE || asks >= SLICE {
+                self.gates.cut();
+                return;
+            }
             // As long as an unavailable pod can go instead, no available one goes below the floor.
             let at_floor = self.available.saturating_sub(self.promised) <= self.floor();
             let choice = |pod: &PodFacts| chosen.get(&pod.uid).copied().unwrap_or(2);
+            // Who was chosen before goes before the others, so they need not be looked at.
+            let known = (!at_floor).then(|| self.pods.iter().position(|pod| choice(pod) == 0)).flatten();
+            let known = known.or_else(|| (!at_floor).then(|| self.pods.iter().position(|pod| choice(pod) == 1)).flatten());
             let rank = |pod: &PodFacts| (at_floor && self.situation.is_available(pod), choice(pod), self.class(pod));
-            let Some((index, pod)) = self.pods.iter().enumerate().min_by_key(|(index, pod)| (rank(pod), *index)) else { return };
-            let pod = Arc::clone(pod);
-            match self.gates.look(&pod, Intent::Delete) {
-                Answer::Free => self.remove(index, DeleteReason::Scale),
-                Answer::Skipped(why) => {
-                    self.gates.skip(&pod, why);
-                    self.remove(index, DeleteReason::Scale);
-                }
-                Answer::Yes => {
+            let best = || self.pods.iter().enumerate().min_by_key(|(index, pod)| (rank(pod), *index)).map(|(index, _)| index);
+            let Some(index) = known.or_else(best) else { return };
+            asks += usize::from(self.leave(index));
+        }
+    }
+
+    /// Deletes a pod that is too many, or sees to it that its hook is asked. Says whether it is asked now.
+    fn leave(&mut self, index: usize) -> bool {
+        let Some(pod) = self.pods.get(index).cloned() else { return false };
+        let answer = self.gates.look(&pod, Intent::Delete);
+        match answer {
+            Answer::Free => self.remove(index, DeleteReason::Scale),
+            Answer::Skipped(why) => {
+                self.gates.skip(&pod, why);
+                self.remove(index, DeleteReason::Scale);
+            }
+            Answer::Yes => {
+                self.gates.keep(&pod, Intent::Delete);
+                self.remove(index, DeleteReason::Scale);
+            }
+            Answer::Asking | Answer::No(_) | Answer::Open | Answer::Again => {
+                let asked = matches!(answer, Answer::Open | Answer::Again) && self.gates.ask(&pod, Intent::Delete, &[]);
+                if !asked && answer != Answer::Open {
                     self.gates.keep(&pod, Intent::Delete);
-                    self.remove(index, DeleteReason::Scale);
                 }
-                answer @ (Answer::Asking | Answer::No(_) | Answer::Open | Answer::Again) => {
-                    if matches!(answer, Answer::Open | Answer::Again) {
-                        self.gates.ask(&pod, Intent::Delete, &[]);
-                    } else {
-                        self.gates.keep(&pod, Intent::Delete);
-                    }
-                    self.set_aside(index);
-                    self.asked_to_leave += 1;
-                }
+                self.set_aside(index);
+                self.asked_to_leave += 1;
+                return matches!(answer, Answer::Open | Answer::Again);
             }
         }
+        false
     }
 
     /// Pods that were chosen to go before, by uid: first those whose hook has agreed, then those that were asked.
@@ -286,8 +323,13 @@ impl<'s, 'a> Remaining<'s, 'a> {
 
     fn replace_each(&mut self, named: bool, whose: Turn) {
         let mut index = 0;
-        while let Some(pod) = self.pods.get(index).filter(|_| self.deletions.len() + self.changed.len() < SLICE) {
-            let due = if named { self.situation.is_named_for_deletion(pod) } else { self.is_outdated(pod) };
+        while let Some(pod) = self.pods.get(index) {
+            if self.deletions.len() + self.changed.len() >= SLICE {
+                self.gates.cut();
+                return;
+            }
+            // Who is to go anyway is not updated first.
+            let due = self.situation.is_named_for_deletion(pod) == named && (named || self.is_outdated(pod, whose));
             if !due {
                 index += 1;
                 continue;
@@ -338,7 +380,9 @@ impl<'s, 'a> Remaining<'s, 'a> {
         }
         let is_free = !self.situation.is_available(pod);
         let has_room = is_free || self.available > self.floor();
-        let may_ask = is_free || self.available.saturating_sub(self.promised) > self.floor();
+        let is_spare =
+            self.situation.group(pod) != Group::Current || self.current_to_spare > 0 || self.situation.is_named_for_deletion(pod);
+        let may_ask = is_spare && (is_free || self.available.saturating_sub(self.promised) > self.floor());
         match answer {
             Answer::Free | Answer::Skipped(_) if !has_room => return false,
             Answer::Free => act(self),
@@ -348,7 +392,12 @@ impl<'s, 'a> Remaining<'s, 'a> {
             }
             Answer::Yes => {
                 self.gates.keep(pod, intent);
-                if has_room { act(self) } else { self.set_aside(index) }
+                if has_room {
+                    act(self);
+                } else {
+                    self.set_aside(index);
+                    self.agreed += 1;
+                }
             }
             Answer::Asking => {
                 self.gates.keep(pod, intent);
@@ -372,16 +421,18 @@ impl<'s, 'a> Remaining<'s, 'a> {
         self.gates.ask(pod, intent, &changed)
     }
 
-    fn is_outdated(&self, pod: &PodFacts) -> bool {
+    /// Whether a pod is to have another revision. Who said no may be asked again as long as the others have not taken its place for good.
+    fn is_outdated(&self, pod: &PodFacts, whose: Turn) -> bool {
         match self.situation.group(pod) {
             Group::Update => false,
+            Group::Current if whose == Turn::Refused => self.current_at_first > self.current_gone,
             Group::Current => self.current_to_spare > 0,
             Group::Stray => true,
         }
     }
 
     /// Pods to create: of the stable revision as far as the partition demands, or all while the rollout stands still; of the update revision otherwise.
-    fn creations(&self, waiting: usize) -> Vec<Action> {
+    fn creations(&mut self, waiting: usize) -> Vec<Action> {
         let situation = self.situation;
         let wanted = situation.replicas + situation.limits.max_surge.min(waiting);
         let missing = wanted.saturating_sub(self.count());
@@ -399,6 +450,24 @@ impl<'s, 'a> Remaining<'s, 'a> {
         let mut creations = self.pods_of(&situation.current, from_current.min(SLICE), &mut taken);
         let from_update = (missing - from_current).min(SLICE - creations.len());
         creations.append(&mut self.pods_of(&situation.update, from_update, &mut taken));
+        self.number(creations)
+    }
+
+    /// Gives new pods their numbers, as far as there are any: a pod without one is not made.
+    fn number(&mut self, mut creations: Vec<Action>) -> Vec<Action> {
+        let range = match &self.situation.index {
+            Ok(None) => return creations,
+            Ok(Some(range)) => range,
+            Err(_) => return Vec::new(),
+        };
+        let mut numbers = index::free(range, &self.situation.ours);
+        let wanted = creations.len();
+        creations.retain_mut(|action| {
+            let Action::CreatePod(new) = action else { return true };
+            new.index = numbers.next();
+            new.index.is_some()
+        });
+        self.unnumbered = wanted - creations.len();
         creations
     }
 
@@ -421,7 +490,7 @@ impl<'s, 'a> Remaining<'s, 'a> {
         let gated = self.situation.stays() && self.situation.spec.disable_readiness_gate != Some(true);
         let new = |id: String| {
             let (name, revision) = (format!("{owner}-{id}"), target.name.clone());
-            Action::CreatePod(NewPod { name, id, revision, template: Arc::clone(&target.template), gated })
+            Action::CreatePod(NewPod { name, id, revision, template: Arc::clone(&target.template), gated, index: None })
         };
         naming::ids(uid, &target.name, taken).take(count).map(new).collect()
     }
@@ -439,11 +508,19 @@ impl<'s, 'a> Remaining<'s, 'a> {
             holds.push(Hold::NotInPlace { pods: self.impossible, paths: self.obstacles.clone() });
         }
         holds.extend(self.gates.waits());
+        match &situation.index {
+            Ok(Some(range)) if self.unnumbered > 0 => {
+                let too_few = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or_default() < situation.replicas;
+                holds.push(Hold::NoIndex { missing: self.unnumbered, start: range.start, end: range.end, too_few });
+            }
+            Ok(_) => {}
+            Err(invalid) => holds.push(invalid.clone()),
+        }
         if situation.stop.is_none() && situation.spec.update_strategy.kind == UpdateType::OnDelete && outdated > 0 {
             holds.push(Hold::OnDelete { waiting: outdated });
         }
         let asked = self.asked.len() - self.asked_to_leave;
-        let waiting = waiting.saturating_sub(self.impossible + asked);
+        let waiting = waiting.saturating_sub(self.impossible + asked) + self.agreed;
         let kept = outdated.saturating_sub(waiting + self.impossible);
         if situation.rolls() && kept > 0 {
             holds.push(Hold::Partition { kept });

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use api::tkex::{GameDeploymentSpec, GameDeploymentStatus, HookStep, HotPatchExecutor, PodHook, UpdateType};
+use api::tkex::{GameDeploymentSpec, GameDeploymentStatus, HookStep, HotPatchExecutor, PodHook, PodIndex, UpdateType};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
@@ -13,6 +13,7 @@ use crate::budget::Limits;
 use crate::canary::{self, Memory, Rollout, Standing};
 use crate::claim::claim;
 use crate::gate::{self, Gates, Hook, Place};
+use crate::index;
 use crate::inplace::Progress;
 use crate::order::least_missed_first;
 use crate::plan::{Action, Feature, Hold};
@@ -69,6 +70,8 @@ pub(super) struct Situation<'a> {
     pub(super) stop: Option<Hold>,
     /// A field that cannot be followed.
     pub(super) invalid: Option<Hold>,
+    /// Which numbers pods get, if any.
+    pub(super) index: Result<Option<PodIndex>, Hold>,
 }
 
 impl<'a> Situation<'a> {
@@ -122,6 +125,7 @@ impl<'a> Situation<'a> {
             named: spec.scale_strategy.iter().flat_map(|strategy| &strategy.pods_to_delete).map(String::as_str).collect(),
             stop,
             invalid,
+            index: index::range(spec.pod_index.as_ref(), seen.object.metadata.annotations.as_ref()),
         }
     }
 

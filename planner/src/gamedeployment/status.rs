@@ -165,6 +165,7 @@ fn standstill(hold: &Hold) -> Option<&'static str> {
         Hold::HookFailed { rolls_back: false, .. } => Some(PAUSED_BY_HOOK),
         Hold::HookNotPossible { .. } => Some(reason::HOOK_NOT_POSSIBLE),
         Hold::GateNotPossible { .. } => Some(reason::HOOK_NOT_POSSIBLE),
+        Hold::NoIndex { too_few: true, .. } => Some(reason::NO_INDEX),
         Hold::NotInPlace { .. } => Some(reason::INPLACE_NOT_POSSIBLE),
         Hold::NotInThisVersion(feature) => Some(feature.reason()),
         Hold::Invalid { .. } => Some(reason::INVALID_SPEC),
@@ -174,6 +175,7 @@ fn standstill(hold: &Hold) -> Option<&'static str> {
         | Hold::EndedTooSoon { .. }
         | Hold::HookRunning { .. }
         | Hold::WaitingForHook { .. }
+        | Hold::NoIndex { too_few: false, .. }
         | Hold::Step { .. }
         | Hold::Ignored { .. } => None,
     }
@@ -217,6 +219,7 @@ fn degraded(moves: &Moves) -> Verdict {
         | Hold::HookFailed { .. }
         | Hold::HookNotPossible { .. }
         | Hold::GateNotPossible { .. }
+        | Hold::NoIndex { too_few: true, .. }
         | Hold::NotInPlace { .. } => standstill(hold).map(|reason| Verdict::yes(reason, hold.to_string())),
         Hold::PausedByUser
         | Hold::Partition { .. }
@@ -226,6 +229,7 @@ fn degraded(moves: &Moves) -> Verdict {
         | Hold::PausedByStep { .. }
         | Hold::HookRunning { .. }
         | Hold::WaitingForHook { .. }
+        | Hold::NoIndex { too_few: false, .. }
         | Hold::Step { .. }
         | Hold::Ignored { .. } => None,
     });

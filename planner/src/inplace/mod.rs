@@ -116,11 +116,11 @@ impl Update {
         }
     }
 
-    /// The revision about which a hook is asked now that the pod serves again.
+    /// The revision about which a hook is asked when the pod serves again.
     #[must_use]
-    pub fn asks_about(&self, pod: &PodFacts) -> Option<&str> {
-        let state = self.state.as_ref().filter(|state| state.ask_after && pod.revision() == Some(&state.revision))?;
-        (pod.is_ready() && !self.is_under_way(pod)).then_some(&*state.revision)
+    pub fn asked_about(&self, pod: &PodFacts) -> Option<&str> {
+        let state = self.state.as_ref().filter(|state| state.ask_after && pod.revision() == Some(&state.revision));
+        state.map(|state| &*state.revision)
     }
 
     /// Whether containers are about to restart, or have not come back yet.
