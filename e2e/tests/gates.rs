@@ -641,7 +641,7 @@ fn hold_against_approvals(log: &str, namespace: &str) -> Result<usize> {
         let withdrawn =
             deeds.iter().filter(|deed| deed.is("delete", "hookruns", None) && deed.name() == yes.name() && deed.began > yes.ended);
         let until = withdrawn.map(|deed| deed.ended).min();
-        approvals.push(Approval { pod: label("pod-uid"), target: label("target-revision"), since: yes.ended, until });
+        approvals.push(Approval { pod: label("pod-uid"), target: label("target-revision"), since: yes.began, until });
     }
     let mut checked = 0;
     for deed in &deeds {

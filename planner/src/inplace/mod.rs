@@ -106,7 +106,9 @@ impl Update {
                 Gate::Absent => self.state.as_ref().and_then(|state| state.update_timestamp).unwrap_or(pod.created),
             };
             let grace = SignedDuration::from_secs(pending.grace_seconds.clamp(0, 86_400));
-            return Progress::Draining(since.checked_add(grace).unwrap_or(Timestamp::MAX));
+            // Kubernetes writes whole seconds: the one that had begun counts for nothing.
+            let begun = if grace.is_zero() { SignedDuration::ZERO } else { SignedDuration::from_millis(999) };
+            return Progress::Draining(since.checked_add(grace + begun).unwrap_or(Timestamp::MAX));
         }
         match self.state.as_ref().filter(|state| is_of_pod(&state.revision)) {
             Some(_) if pod.gate == Gate::Up => Progress::Resting,
