@@ -732,6 +732,9 @@ async fn protected(scene: &Arc<Scene>) -> Result<()> {
     let mut wait = scene.cluster().kubectl();
     e2e::run(wait.args(["wait", "--namespace", &name, "gd/kept", "--for=condition=Progressing=False", "--timeout=120s"]), "")?;
     let mut remove = scene.cluster().kubectl();
-    e2e::run(remove.args(["delete", "namespace", &name, "--timeout=120s"]), "")?;
+    e2e::run(remove.args(["delete", "namespace", &name, "--wait=false"]), "")?;
+    // The namespace itself may wait for others, for an API that is away for one.
+    let mut gone = scene.cluster().kubectl();
+    e2e::run(gone.args(["wait", "--namespace", &name, "gd/kept", "--for=delete", "--timeout=180s"]), "")?;
     Ok(())
 }
