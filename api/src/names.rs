@@ -52,6 +52,10 @@ pub const RUN_TARGET_LABEL: &str = "target-revision";
 pub const RUN_ATTEMPT_LABEL: &str = "attempt";
 /// Pod annotation: the pod is to be deleted, once its hook agrees.
 pub const DELETING_ANNOTATION: &str = "io.tencent.bcs.dev/game-pod-deleting";
+/// Pod label: the uid of the workload whose hook must agree before anybody deletes the pod.
+pub const PROTECTED_LABEL: &str = "gameplane.dev/protected-by";
+/// Finalizer of a workload that stays until its protected pods have left.
+pub const PROTECTION_FINALIZER: &str = "gameplane.dev/protected-pods";
 /// Node annotation: pods on nodes with a lower cost are deleted first.
 pub const NODE_DELETION_COST_ANNOTATION: &str = "io.tencent.bcs.dev/node-deletion-cost";
 /// HookRun label: which step.
@@ -75,6 +79,8 @@ pub mod condition {
     pub const PAUSED: &str = "Paused";
     /// Something needs a person.
     pub const DEGRADED: &str = "Degraded";
+    /// Nobody deletes a pod before its hook agrees.
+    pub const PROTECTED: &str = "Protected";
     /// A HookRun has a verdict.
     pub const COMPLETE: &str = "Complete";
     /// A HookTemplate can be followed.
@@ -125,6 +131,12 @@ pub mod reason {
     pub const NO_INDEX: &str = "NoPodIndex";
     /// Pods wait until their hook agrees.
     pub const WAITING_FOR_HOOK: &str = "WaitingForHook";
+    /// Every pod is protected.
+    pub const HOOK_DECIDES: &str = "HookDecides";
+    /// Some pods are not protected yet.
+    pub const NOT_ALL_PROTECTED: &str = "NotAllProtected";
+    /// Nothing is protected, because there is no hook.
+    pub const NO_HOOK: &str = "NoHook";
 }
 
 /// Reasons of events.
@@ -187,6 +199,8 @@ pub mod event {
     pub const HOOK_SKIPPED: &str = "HookSkipped";
     /// A pod could not be marked for deletion, or its mark not removed.
     pub const FAILED_MARK: &str = "FailedMarkPod";
+    /// Pods could not be protected, or their protection not ended.
+    pub const FAILED_PROTECTION: &str = "FailedProtection";
     /// `retry` could not be reset.
     pub const FAILED_RETRY: &str = "FailedResetRetry";
     /// A ControllerRevision could not be written.

@@ -105,7 +105,12 @@ impl Drop for HookServer {
 impl HookServer {
     /// Listens until it is dropped.
     pub async fn start(manner: Manner) -> Result<Self> {
-        let listener = TcpListener::bind((own_address()?, 0)).await?;
+        Self::start_at(manner, 0).await
+    }
+
+    /// Listens at a port until it is dropped.
+    pub async fn start_at(manner: Manner, port: u16) -> Result<Self> {
+        let listener = TcpListener::bind((own_address()?, port)).await?;
         let address = listener.local_addr()?;
         let (requests, last) = (Arc::new(AtomicUsize::new(0)), Arc::new(std::sync::Mutex::default()));
         let (count, seen) = (Arc::clone(&requests), Arc::clone(&last));

@@ -20,7 +20,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
 }
 
 /// Somebody plays until it is dropped.
-fn play(address: &str) -> Result<BufReader<TcpStream>> {
+pub(crate) fn play(address: &str) -> Result<BufReader<TcpStream>> {
     let mut player = TcpStream::connect((address, 8000))?;
     player.write_all(b"GET /play HTTP/1.1\r\n\r\n")?;
     let mut lines = BufReader::new(player);

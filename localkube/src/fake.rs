@@ -32,6 +32,9 @@ pub(crate) async fn start(run: &RunDir, cache: &Cache, plane: &ControlPlane, cou
         .arg(stages)
         .arg(format!("--manage-nodes-with-label-selector={FAKE_LABEL}=on"))
         .args(["--cidr=10.128.0.1/9", "--node-ip=10.127.0.1", "--node-lease-duration-seconds=40"])
+        .arg("--v=WARN")
+        // Memory is cheaper here than processor time.
+        .env("GOGC", "400")
         .env("HOME", run.path());
     let daemon = Daemon::start("kwok", run.path(), command)?;
     let nodes: Api<Node> = Api::all(plane.client.clone());

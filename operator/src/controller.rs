@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use planner::gate::Place;
 use planner::manifest::Owner;
 use planner::plan::{NewMeasurement, Plan};
 use serde::Serialize;
@@ -72,8 +73,11 @@ struct Memory {
 type Gates = [(i64, i64); 3];
 
 /// The hooks about pods, and where the status names those who wait.
-const GATES: [(&str, &str); 3] =
-    [("preDelete", "preDeleteHookCondition"), ("preInplace", "preInplaceHookCondition"), ("postInplace", "postInplaceHookCondition")];
+const GATES: [(Place, &str); 3] = [
+    (Place::PreDelete, "preDeleteHookCondition"),
+    (Place::PreInplace, "preInplaceHookCondition"),
+    (Place::PostInplace, "postInplaceHookCondition"),
+];
 
 /// Works on objects of one kind.
 #[derive(Debug)]
@@ -236,7 +240,7 @@ impl<W: Workload> Controller<W> {
         for (place, (hook, _)) in GATES.iter().enumerate() {
             let all = || memory.values().filter_map(|memory| memory.gates.get(place)).filter(|(count, _)| *count > 0);
             let oldest = all().map(|(_, oldest)| *oldest).min().unwrap_or_default();
-            self.metrics.set_gate(hook, all().map(|(count, _)| count).sum(), oldest);
+            self.metrics.set_gate(hook.word(), all().map(|(count, _)| count).sum(), oldest);
         }
     }
 

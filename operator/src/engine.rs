@@ -146,6 +146,8 @@ impl Watch<'_> {
         self.start(&games.revisions, move |change| GameDeployments::revision_changed(&on, change));
         let (on, known) = (Arc::clone(queue), games.clone());
         self.start(&games.nodes, move |change| known.node_changed(&on, change));
+        let (on, known) = (Arc::clone(queue), games.clone());
+        self.start(&games.budgets, move |change| known.budget_changed(&on, change));
     }
 
     fn hooks(&mut self, runs: (&HookRuns, &Arc<Queue>), templates: (&HookTemplates, &Arc<Queue>), games: (&GameDeployments, &Arc<Queue>)) {

@@ -251,11 +251,9 @@ impl Run<'_> {
         let pods = format!("/api/v1/namespaces/{}/pods", owner.namespace);
         let revisions = format!("/apis/apps/v1/namespaces/{}/controllerrevisions", owner.namespace);
         let runs = format!("/apis/tkex.tencent.com/v1alpha1/namespaces/{}/hookruns", owner.namespace);
+        let budgets = format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets", owner.namespace);
         match action {
-            Action::CreatePod(new) => match server.create(&pods, &manifest::pod(owner, new)).await {
-                Err(error) if error.is_already_there() => self.whose(&format!("{pods}/{}", new.name)).await,
-                written => Ok(Effect::Wrote(written?.metadata.version())),
-            },
+            Action::CreatePod(new) => self.create(&pods, &new.name, &manifest::pod(owner, new)).await,
             Action::DeletePod { name, uid, .. } => gone(server.delete(&format!("{pods}/{name}"), uid).await),
             Action::AdoptPod { name, uid } => {
                 if !self.owner_is_alive().await? {
@@ -266,10 +264,7 @@ impl Run<'_> {
             Action::ReleasePod { name, uid } => {
                 changed(server.patch(&format!("{pods}/{name}"), Patch::Strategic, &manifest::release(owner, uid)).await)
             }
-            Action::CreateRevision(new) => match server.create(&revisions, &manifest::controller_revision(owner, new)).await {
-                Err(error) if error.is_already_there() => self.whose(&format!("{revisions}/{}", new.name)).await,
-                written => Ok(Effect::Wrote(written?.metadata.version())),
-            },
+            Action::CreateRevision(new) => self.create(&revisions, &new.name, &manifest::controller_revision(owner, new)).await,
             Action::BumpRevision { name, uid, number } => {
                 let patch = json!({ "metadata": { "uid": uid }, "revision": number });
                 changed(server.patch(&format!("{revisions}/{name}"), Patch::Merge, &patch).await)
@@ -288,19 +283,34 @@ impl Run<'_> {
             Action::PatchPod(change) => self.patch_pod(&pods, change).await,
             // Only told.
             Action::SkipHook { .. } => Ok(Effect::Wrote(0)),
-            Action::Pause { paused, version } => self.patch_owner(version, json!({ "updateStrategy": { "paused": paused } })).await,
-            Action::ResetRetry { field, version } => self.patch_owner(version, json!({ field: { "retry": false } })).await,
-            Action::CreateHookRun(new) => match server.create(&runs, &manifest::hook_run(owner, new)).await {
-                Err(error) if error.is_already_there() => self.whose(&format!("{runs}/{}", new.name)).await,
-                written => Ok(Effect::Wrote(written?.metadata.version())),
-            },
+            Action::Pause { paused, version } => {
+                let spec = json!({ "updateStrategy": { "paused": paused } });
+                self.patch_owner(json!({ "metadata": { "resourceVersion": version }, "spec": spec })).await
+            }
+            Action::ResetRetry { field, version } => {
+                let spec = json!({ field: { "retry": false } });
+                self.patch_owner(json!({ "metadata": { "resourceVersion": version }, "spec": spec })).await
+            }
+            Action::SetFinalizers { finalizers, version } => {
+                self.patch_owner(json!({ "metadata": { "resourceVersion": version, "finalizers": finalizers } })).await
+            }
+            Action::CreateBudget { name } => self.create(&budgets, name, &manifest::budget(owner, name)).await,
+            Action::DeleteBudget { name, uid } => gone(server.delete(&format!("{budgets}/{name}"), uid).await),
+            Action::CreateHookRun(new) => self.create(&runs, &new.name, &manifest::hook_run(owner, new)).await,
             Action::DeleteHookRun { name, uid } => gone(server.delete(&format!("{runs}/{name}"), uid).await),
         }
     }
 
-    /// Changes the spec of the object itself, if nobody has since.
-    async fn patch_owner(&self, version: &str, spec: Value) -> Result<Effect, CallError> {
-        let patch = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
+    /// Creates an object. One of that name may be ours already.
+    async fn create(&self, all: &str, name: &str, body: &Value) -> Result<Effect, CallError> {
+        match self.executor.server.create(all, body).await {
+            Err(error) if error.is_already_there() => self.whose(&format!("{all}/{name}")).await,
+            written => Ok(Effect::Wrote(written?.metadata.version())),
+        }
+    }
+
+    /// Changes the object itself, if nobody has since: the patch names the version.
+    async fn patch_owner(&self, patch: Value) -> Result<Effect, CallError> {
         match self.executor.server.patch(&self.mandate.path, Patch::Merge, &patch).await {
             // Somebody else was faster.
             Err(error) if error.is_conflict() => Ok(Effect::Stale),
@@ -362,7 +372,7 @@ fn changed(result: Result<Written, CallError>) -> Result<Effect, CallError> {
 
 fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect) {
     let key = |name: &str| Key { namespace: owner.namespace.clone(), name: name.to_owned() };
-    let Writes { object, pods, revisions, hook_runs, .. } = &mut report.writes;
+    let Writes { object, pods, revisions, hook_runs, budgets, .. } = &mut report.writes;
     let (expected, name, uid): (&mut Expected, &str, &str) = match action {
         Action::CreatePod(new) => (pods, &new.name, ""),
         Action::DeletePod { name, uid, .. }
@@ -374,7 +384,9 @@ fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect
             (revisions, name, uid)
         }
         Action::PatchPod(change) => (pods, &change.name, &change.uid),
-        Action::Pause { .. } | Action::ResetRetry { .. } => (object, &owner.name, &owner.uid),
+        Action::Pause { .. } | Action::ResetRetry { .. } | Action::SetFinalizers { .. } => (object, &owner.name, &owner.uid),
+        Action::CreateBudget { name } => (budgets, name, ""),
+        Action::DeleteBudget { name, uid } => (budgets, name, uid),
         Action::CreateHookRun(new) => (hook_runs, &new.name, ""),
         // The one that the plan is about, or one of its own.
         Action::DeleteHookRun { name, uid } => (if owner.uid == *uid { object } else { hook_runs }, name, uid),

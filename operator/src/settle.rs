@@ -54,6 +54,8 @@ pub struct Writes {
     pub revisions: Expected,
     /// Of its HookRuns.
     pub hook_runs: Expected,
+    /// Of its PodDisruptionBudgets.
+    pub budgets: Expected,
     /// A write got no answer: only a fresh list tells whether it was done.
     pub unknown: bool,
 }
@@ -98,6 +100,7 @@ impl Settle {
         known.pods.join(writes.pods);
         known.revisions.join(writes.revisions);
         known.hook_runs.join(writes.hook_runs);
+        known.budgets.join(writes.budgets);
         known.unknown |= writes.unknown;
     }
 

@@ -55,6 +55,23 @@ impl Place {
         }
     }
 
+    /// A word for metrics.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::PreDelete => "preDelete",
+            Self::PreInplace => "preInplace",
+            Self::PostInplace => "postInplace",
+        }
+    }
+
+    /// The place of the hook that a HookRun is of, if it is about a pod.
+    #[must_use]
+    pub fn of(run: &HookRun) -> Option<Self> {
+        let kind = label(run, RUN_TYPE_LABEL);
+        [Self::PreDelete, Self::PreInplace, Self::PostInplace].into_iter().find(|place| kind == Some(place.label()))
+    }
+
     fn label(self) -> &'static str {
         match self {
             Self::PreDelete => RUN_TYPE_PRE_DELETE,
@@ -111,6 +128,17 @@ pub enum Answer {
     No(Timestamp),
     /// No, and it is to be asked again.
     Again,
+}
+
+/// Whether a pod that is to go may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaving {
+    /// Its hook has agreed, or need not.
+    Now,
+    /// Its hook is asked with this plan, or would be.
+    Asked,
+    /// Its hook has not agreed yet.
+    Later,
 }
 
 /// What gates are decided from.
@@ -195,7 +223,7 @@ impl<'a> Gates<'a> {
     #[must_use]
     pub fn new(facts: Facts<'a>) -> Self {
         let mut runs: BTreeMap<&str, Vec<&Arc<HookRun>>> = BTreeMap::new();
-        for run in facts.runs.iter().filter(|run| is_of_pod(run) && run.metadata.deletion_timestamp.is_none()) {
+        for run in facts.runs.iter().filter(|run| Place::of(run).is_some() && run.metadata.deletion_timestamp.is_none()) {
             runs.entry(label(run, RUN_POD_UID_LABEL).unwrap_or_default()).or_default().push(run);
         }
         let names = facts.runs.iter().filter_map(|run| run.metadata.name.clone()).chain(facts.taken.iter().cloned()).collect();
@@ -321,6 +349,29 @@ impl<'a> Gates<'a> {
         self.waiting.push(Waiting { place: hook.place, pod: pod.name.clone(), phase, since, run: name.to_owned(), said });
     }
 
+    /// A pod is to go: says whether it may, and sees to it that its hook is asked.
+    pub fn let_leave(&mut self, pod: &PodFacts) -> Leaving {
+        let answer = self.look(pod, Intent::Delete);
+        match answer {
+            Answer::Free => return Leaving::Now,
+            Answer::Skipped(why) => {
+                self.skip(pod, why);
+                return Leaving::Now;
+            }
+            Answer::Yes => {
+                self.keep(pod, Intent::Delete);
+                return Leaving::Now;
+            }
+            Answer::Asking | Answer::No(_) | Answer::Open | Answer::Again => {}
+        }
+        let is_due = matches!(answer, Answer::Open | Answer::Again);
+        let asked = is_due && self.ask(pod, Intent::Delete, &[]);
+        if !asked && answer != Answer::Open {
+            self.keep(pod, Intent::Delete);
+        }
+        if is_due { Leaving::Asked } else { Leaving::Later }
+    }
+
     /// Writes down that a pod is to go.
     fn choose(&mut self, pod: &PodFacts, intent: Intent) {
         if intent == Intent::Delete && self.leaving.insert(pod.uid.clone()) && !is_marked(pod) {
@@ -438,11 +489,6 @@ fn mark(pod: &PodFacts, on: bool) -> Action {
 
 fn label<'r>(run: &'r HookRun, key: &str) -> Option<&'r str> {
     run.metadata.labels.as_ref()?.get(key).map(String::as_str)
-}
-
-fn is_of_pod(run: &HookRun) -> bool {
-    let kind = label(run, RUN_TYPE_LABEL);
-    [Place::PreDelete, Place::PreInplace, Place::PostInplace].iter().any(|place| kind == Some(place.label()))
 }
 
 fn phase(run: &HookRun) -> Phase {

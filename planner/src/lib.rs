@@ -17,5 +17,6 @@ pub mod node;
 pub mod order;
 pub mod plan;
 pub mod pod;
+pub mod protect;
 pub mod quantity;
 pub mod revision;

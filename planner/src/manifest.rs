@@ -1,10 +1,12 @@
 //! The JSON that actions send to the API server.
 
-use api::names::{INDEX_ANNOTATION, INDEX_VARIABLE, INSTANCE_ID_LABEL, READINESS_GATE, REVISION_HASH_LABEL, REVISION_LABEL};
+use api::names::{
+    INDEX_ANNOTATION, INDEX_VARIABLE, INSTANCE_ID_LABEL, PROTECTED_LABEL, READINESS_GATE, REVISION_HASH_LABEL, REVISION_LABEL,
+};
 use serde_json::{Map, Value, json};
 
 use crate::plan::{NewHookRun, NewPod, NewRevision};
-use crate::revision;
+use crate::{protect, revision};
 
 /// Who owns what is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +42,11 @@ pub fn pod(owner: &Owner, new: &NewPod) -> Value {
     let mut labels = taken_object(&mut metadata, "labels");
     labels.insert(REVISION_LABEL.to_owned(), json!(new.revision));
     labels.insert(INSTANCE_ID_LABEL.to_owned(), json!(new.id));
+    // It would be somebody else's promise.
+    labels.remove(PROTECTED_LABEL);
+    if new.protected {
+        labels.insert(PROTECTED_LABEL.to_owned(), json!(owner.uid));
+    }
     metadata.insert("labels".to_owned(), Value::Object(labels));
     if let Some(index) = new.index {
         let mut annotations = taken_object(&mut metadata, "annotations");
@@ -102,6 +109,17 @@ pub fn hook_run(owner: &Owner, new: &NewHookRun) -> Value {
     })
 }
 
+/// A PodDisruptionBudget that lets no protected pod of `owner` be evicted.
+#[must_use]
+pub fn budget(owner: &Owner, name: &str) -> Value {
+    json!({
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": { "name": name, "namespace": owner.namespace, "ownerReferences": [owner.reference()] },
+        "spec": { "maxUnavailable": 0, "selector": protect::selector(&owner.uid) },
+    })
+}
+
 /// A ControllerRevision that records a template.
 #[must_use]
 pub fn controller_revision(owner: &Owner, new: &NewRevision) -> Value {
@@ -122,10 +140,10 @@ pub fn adoption(owner: &Owner, uid: &str) -> Value {
     json!({ "metadata": { "uid": uid, "ownerReferences": [owner.reference()] } })
 }
 
-/// A strategic merge patch that ends the ownership.
+/// A strategic merge patch that ends the ownership of a pod, and its protection.
 #[must_use]
 pub fn release(owner: &Owner, uid: &str) -> Value {
-    json!({ "metadata": { "uid": uid, "ownerReferences": [{ "$patch": "delete", "uid": owner.uid }] } })
+    json!({ "metadata": { "uid": uid, "ownerReferences": [{ "$patch": "delete", "uid": owner.uid }], "labels": { PROTECTED_LABEL: null } } })
 }
 
 fn taken_object(from: &mut Map<String, Value>, key: &str) -> Map<String, Value> {
@@ -157,6 +175,7 @@ mod tests {
             template: Arc::new(template.clone()),
             gated: false,
             index: None,
+            protected: false,
         };
         let pod = pod(&owner(), &new);
         assert_eq!(pod.get("spec"), template.get("spec"));
@@ -177,6 +196,7 @@ mod tests {
             template: Arc::new(json!({ "metadata": null, "spec": {} })),
             gated: true,
             index: None,
+            protected: false,
         };
         let pod = pod(&owner(), &new);
         assert_eq!(pod.pointer("/metadata/name"), Some(&json!("game-x")));

@@ -15,6 +15,8 @@ pub struct Nodes(pub BTreeMap<String, NodeFacts>);
 pub struct NodeFacts {
     /// Whether it does not answer.
     pub lost: bool,
+    /// Whether it takes no new pods: somebody wants to empty it.
+    pub cordoned: bool,
     /// `io.tencent.bcs.dev/node-deletion-cost`.
     pub deletion_cost: i32,
 }
@@ -24,6 +26,12 @@ impl Nodes {
     #[must_use]
     pub fn is_lost(&self, name: &str) -> bool {
         self.0.get(name).is_some_and(|node| node.lost)
+    }
+
+    /// Whether a node takes no new pods.
+    #[must_use]
+    pub fn is_cordoned(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|node| node.cordoned)
     }
 
     /// What it costs to delete a pod there.

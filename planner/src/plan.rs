@@ -74,6 +74,12 @@ pub enum Action {
     Pause { paused: bool, version: String },
     /// Tell that a pod goes on without its hook, and why. Nothing is written.
     SkipHook { name: String, uid: String, why: String },
+    /// Keep the object until its pods have left, or no longer. Only if the object is still this version.
+    SetFinalizers { finalizers: Vec<String>, version: String },
+    /// Refuse evictions of protected pods.
+    CreateBudget { name: String },
+    /// Refuse them no longer, or not so.
+    DeleteBudget { name: String, uid: String },
     /// Set `retry` of a hook back. Only if the object is still this version.
     ResetRetry { field: String, version: String },
     /// Ask a hook.
@@ -116,6 +122,10 @@ pub enum PatchReason {
     Mark,
     /// It stays after all.
     Unmark,
+    /// Nobody may delete it before its hook agrees.
+    Protect,
+    /// Everybody may.
+    Unprotect,
 }
 
 /// A part of a pod that can be written.
@@ -178,6 +188,9 @@ pub struct NewPod {
     /// Its number, if pods get any.
     #[serde(default)]
     pub index: Option<i32>,
+    /// Whether nobody may delete it before its hook agrees.
+    #[serde(default)]
+    pub protected: bool,
 }
 
 /// Why a pod is deleted.
@@ -212,6 +225,9 @@ impl Action {
             Self::PatchPod(_)
             | Self::Pause { .. }
             | Self::ResetRetry { .. }
+            | Self::SetFinalizers { .. }
+            | Self::CreateBudget { .. }
+            | Self::DeleteBudget { .. }
             | Self::CreateRevision(_)
             | Self::BumpRevision { .. }
             | Self::AdoptRevision { .. }
@@ -237,6 +253,13 @@ impl Action {
             }
             Self::PatchPod(PodPatch { name, why: PatchReason::Mark | PatchReason::Unmark, .. }) => {
                 (event::FAILED_MARK, format!("failed to mark pod {name}: {error}"))
+            }
+            Self::PatchPod(PodPatch { name, why: PatchReason::Protect | PatchReason::Unprotect, .. }) => {
+                (event::FAILED_PROTECTION, format!("failed to change the protection of pod {name}: {error}"))
+            }
+            Self::SetFinalizers { .. } => (event::FAILED_PROTECTION, format!("failed to change the finalizers: {error}")),
+            Self::CreateBudget { name } | Self::DeleteBudget { name, .. } => {
+                (event::FAILED_PROTECTION, format!("failed to write PodDisruptionBudget {name}: {error}"))
             }
             Self::PatchPod(PodPatch { name, .. }) => (event::FAILED_INPLACE, format!("failed to update pod {name} in-place: {error}")),
             Self::Pause { paused: true, .. } => (event::FAILED_PAUSE, format!("failed to pause the rollout: {error}")),
@@ -275,10 +298,15 @@ impl Action {
                 PatchReason::Resize => "resize_pod",
                 PatchReason::Mark => "mark_pod",
                 PatchReason::Unmark => "unmark_pod",
+                PatchReason::Protect => "protect_pod",
+                PatchReason::Unprotect => "unprotect_pod",
             },
             Self::Pause { paused: true, .. } => "pause",
             Self::Pause { paused: false, .. } => "resume",
             Self::SkipHook { .. } => "skip_hook",
+            Self::SetFinalizers { .. } => "set_finalizers",
+            Self::CreateBudget { .. } => "create_budget",
+            Self::DeleteBudget { .. } => "delete_budget",
             Self::ResetRetry { .. } => "reset_retry",
             Self::CreateHookRun(_) => "create_hookrun",
             Self::Measure(_) => "measure",
@@ -312,6 +340,10 @@ pub enum Hold {
     WaitingForHook { field: &'static str, pods: usize, pod: String, since: Timestamp, run: String, said: Option<String> },
     /// A hook about pods cannot be asked.
     GateNotPossible { field: &'static str, problem: String },
+    /// Protected pods are on cordoned nodes, of which one is named, and leave them when their hook agrees.
+    Cordoned { pods: usize, node: String },
+    /// Somebody else's PodDisruptionBudget means protected pods too.
+    OtherBudget { name: String },
     /// Pods are not made because every number is in use.
     NoIndex { missing: usize, start: i32, end: i32, too_few: bool },
     /// A canary step waits for pods.
@@ -382,10 +414,17 @@ impl std::fmt::Display for Hold {
                 write!(out, "{pods} pods wait for spec.{field}.hook, {pod} since {since} (kubectl describe hookrun {run}{said}): {then}")
             }
             Self::GateNotPossible { field, problem } => write!(out, "spec.{field}.hook cannot be asked: {problem}"),
+            Self::Cordoned { pods, node } => {
+                let then = "they are replaced as their hook agrees; kubectl uncordon keeps them";
+                write!(out, "{pods} protected pods are on cordoned nodes ({node}): {then}")
+            }
+            Self::OtherBudget { name } => {
+                write!(out, "PodDisruptionBudget {name} means protected pods too: kubectl drain fails instead of waiting for them")
+            }
             Self::NoIndex { missing, start, end, too_few } => {
                 let last = end.saturating_sub(1);
-                let then =
-                    if *too_few { "these are fewer than spec.replicas: widen spec.podIndex" } else { "they are made when others are gone" };
+                let widen = "these are fewer than spec.replicas: widen spec.podIndex";
+                let then = if *too_few { widen } else { "they are made when others are gone" };
                 write!(out, "{missing} pods wait for a number: pods that are there, or not yet gone, have all of {start} to {last}; {then}")
             }
             Self::Step { step, of, wanted } => {

@@ -50,6 +50,7 @@ fn observed(file: &str) -> (Observed, Timestamp) {
         hook_runs: of("HookRun").map(|object| Arc::new(serde_json::from_value(object.clone()).unwrap())).collect(),
         hook_templates: Vec::new(),
         nodes: Nodes::default(),
+        budgets: Vec::new(),
         taken_revision_names: Vec::new(),
         taken_pod_names: Vec::new(),
     };

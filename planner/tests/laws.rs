@@ -1,9 +1,9 @@
 //! The laws, on random worlds: users edit, pods start, fail and vanish, the operator sees late and dies half-way.
 
 use crate::world::{World, make_ready, template};
+use api::names::{PROTECTED_LABEL, PROTECTION_FINALIZER};
 use api::tkex::{
-    Canary, HookStep, HookTemplate, HotPatch, HotPatchExecutor, Phase as Verdict, PodHook, PodIndex, PreDeleteHook, UpdateType,
-    WhenNotPossible,
+    Canary, HookStep, HookTemplate, HotPatch, HotPatchExecutor, Phase as Verdict, PodHook, PodIndex, UpdateType, WhenNotPossible,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use planner::gamedeployment::decide;
@@ -37,6 +37,11 @@ enum Event {
     Gate(usize, bool),
     Lose(u8),
     Find,
+    Protect(bool),
+    Cordon(u8),
+    Uncordon,
+    LoseBudget,
+    LoseFinalizer,
     NameForDeletion(usize),
     Ready(usize),
     Unready(usize),
@@ -101,6 +106,11 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0_usize..20).prop_map(Event::Crash),
         1 => (0_u8..3).prop_map(Event::Lose),
         1 => Just(Event::Find),
+        2 => prop::bool::weighted(0.7).prop_map(Event::Protect),
+        1 => (0_u8..3).prop_map(Event::Cordon),
+        1 => Just(Event::Uncordon),
+        1 => Just(Event::LoseBudget),
+        1 => Just(Event::LoseFinalizer),
         1 => (0_usize..20, any::<bool>()).prop_map(|(index, up)| Event::Gate(index, up)),
         1 => (0_usize..20).prop_map(Event::NameForDeletion),
         4 => (0_usize..20).prop_map(Event::Ready),
@@ -155,8 +165,6 @@ fn happen(world: &mut World, event: &Event) {
                 world.pods.values().filter(|pod| pod.is_active() && world.answers(pod)).map(|pod| pod.name.clone()).collect();
             world.pods.iter_mut().filter(|(name, _)| names.contains(name)).for_each(|(_, pod)| make_ready(pod, now));
         }
-        Event::Lose(number) => world.lose(&format!("node-{number}")),
-        Event::Find => world.lost.clear(),
         Event::Buried => world.pods.retain(|_, pod| !pod.deleting),
         Event::Vanish(index) => drop(chosen(world, *index).and_then(|name| world.pods.remove(&name))),
         Event::Ready(index)
@@ -184,6 +192,20 @@ fn happen(world: &mut World, event: &Event) {
             }
         }
         Event::Work(cut) => work(world, *cut),
+        _ => guard(world, event),
+    }
+}
+
+fn guard(world: &mut World, event: &Event) {
+    match event {
+        Event::Lose(number) => world.lose(&format!("node-{number}")),
+        Event::Find => world.lost.clear(),
+        Event::Protect(yes) => world.edit(|spec| spec.pre_delete_update_strategy.get_or_insert_default().protect = Some(*yes)),
+        Event::Cordon(number) => drop(world.cordoned.insert(format!("node-{number}"))),
+        Event::Uncordon => world.cordoned.clear(),
+        Event::LoseBudget => world.budgets.clear(),
+        Event::LoseFinalizer => world.game.metadata.finalizers = None,
+        _ => {}
     }
 }
 
@@ -203,7 +225,7 @@ fn edit_strategy(world: &mut World, event: &Event) {
         Event::PodHooks(index) => world.edit(|spec| {
             let hook = |yes: bool| yes.then(|| HookStep { template_name: "pod".to_owned(), args: Vec::new() });
             let [before, change, after] = POD_HOOKS[*index].map(hook);
-            spec.pre_delete_update_strategy = Some(PreDeleteHook { hook: before, ..PreDeleteHook::default() });
+            spec.pre_delete_update_strategy.get_or_insert_default().hook = before;
             spec.pre_inplace_update_strategy = Some(PodHook { hook: change, retry: None });
             spec.post_inplace_update_strategy = Some(PodHook { hook: after, retry: None });
         }),
@@ -233,6 +255,7 @@ fn work(world: &mut World, cut: Option<usize>) {
         }
         if let Action::CreatePod(new) = action {
             assert_numbered(world, new);
+            assert_guarded(world, new);
         }
         let updated = world.on_revision(&plan.status.update_revision);
         world.apply(action);
@@ -253,6 +276,23 @@ fn work(world: &mut World, cut: Option<usize>) {
             let retreats = plan.holds.iter().any(|hold| matches!(hold, Hold::HookFailed { rolls_back: true, .. }));
             assert!(retreats || !before.game.spec.update_strategy.paused, "a paused rollout went on");
         }
+    }
+    if cut.is_none() {
+        world.record(&plan);
+    }
+}
+
+/// Lets the operator work on an object that is being deleted.
+fn leave(world: &mut World, cut: Option<usize>) {
+    let plan = world.decide();
+    for action in plan.actions().take(cut.unwrap_or(usize::MAX)) {
+        assert!(world.is_agreed(action), "law 5: nobody agreed to {action:?}");
+        assert!(!matches!(action, Action::CreatePod(_) | Action::AdoptPod { .. }), "nothing is made any more: {action:?}");
+        if matches!(action, Action::SetFinalizers { .. }) && world.protects() {
+            let stays = world.ours().filter(|pod| pod.controller.is_some() && pod.is_active()).count();
+            assert_eq!(stays, 0, "law 5: the object goes before its pods");
+        }
+        world.apply(action);
     }
     if cut.is_none() {
         world.record(&plan);
@@ -286,6 +326,13 @@ fn assert_numbered(world: &World, new: &planner::plan::NewPod) {
     assert!(others.filter_map(|pod| pod.annotations.get(key)).all(|taken| *taken != number.to_string()), "{number} is taken");
 }
 
+/// A pod that is protected is so from its first moment, and what guards it is there before it.
+fn assert_guarded(world: &World, new: &planner::plan::NewPod) {
+    assert_eq!(new.protected, world.protects(), "{} is not what its hook makes of it", new.name);
+    let holds_on = world.game.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == PROTECTION_FINALIZER);
+    assert!(!new.protected || holds_on && !world.budgets.is_empty(), "law 5: {} is made before it is guarded", new.name);
+}
+
 /// The stable revision that a decision started from.
 fn stable(before: &World, after: &api::tkex::GameDeploymentStatus) -> String {
     let remembered = before.game.status.as_ref().map(|status| status.current_revision.clone());
@@ -308,6 +355,12 @@ fn assert_satisfied(world: &World) {
     let matching: Vec<_> = world.ours().collect();
     assert_eq!(matching.len(), world.replicas(), "law 2: the number of pods");
     assert!(matching.iter().all(|pod| pod.controller.is_some() && pod.is_ready()), "law 2: pods that do not serve");
+    let guards = [
+        matching.iter().all(|pod| pod.labels.contains_key(PROTECTED_LABEL) == world.protects()),
+        world.budgets.is_empty() != world.protects(),
+        world.game.metadata.finalizers.as_ref().is_none_or(Vec::is_empty) != world.protects(),
+    ];
+    assert_eq!(guards, [true; 3], "law 2: protection of pods, of evictions, of the object");
     let status = world.game.status.as_ref().unwrap();
     let held = world.decide().holds.into_iter().any(|hold| matches!(hold, Hold::NotInPlace { .. } | Hold::HookNotPossible { .. }));
     if spec.update_strategy.paused || spec.update_strategy.kind == UpdateType::OnDelete || held {
@@ -360,6 +413,36 @@ proptest! {
     }
 
     #[test]
+    fn a_workload_that_is_deleted_waits_for_its_protected_pods((mut world, events) in worlds(), later in proptest::collection::vec(event(), 1..30)) {
+        for event in &events {
+            happen(&mut world, event);
+        }
+        happen(&mut world, &Event::PodHooks(1));
+        happen(&mut world, &Event::Protect(true));
+        prop_assert!(world.settle().is_some());
+        world.delete();
+        for event in &later {
+            match event {
+                Event::Work(cut) => leave(&mut world, *cut),
+                // Who takes the finalizer away, or lets pods belong to nobody, does not want them to be waited for.
+                Event::LoseFinalizer | Event::Orphan(_) => {}
+                event => happen(&mut world, event),
+            }
+        }
+        for _ in 0..100 {
+            if world.game.metadata.finalizers.as_ref().is_none_or(Vec::is_empty) {
+                break;
+            }
+            world.pod_hook = Some(hook_template("pod"));
+            world.answer(Verdict::Successful);
+            leave(&mut world, None);
+            happen(&mut world, &Event::Buried);
+            world.pass(600);
+        }
+        prop_assert_eq!(world.game.metadata.finalizers.clone().unwrap_or_default(), Vec::<String>::new(), "law 2: {:?}", world.decide().steps);
+    }
+
+    #[test]
     fn the_order_of_what_is_seen_does_not_matter((mut world, events) in worlds(), turn in 0_usize..7) {
         for event in &events {
             happen(&mut world, event);
@@ -406,7 +489,8 @@ proptest! {
         // Which revision is stable is remembered in status, which every pass writes, unless it has changed the object itself.
         for _ in 0..2 {
             let plan = world.decide();
-            plan.actions().filter(|action| matches!(action, Action::ResetRetry { .. })).for_each(|action| world.apply(action));
+            let of_object = plan.actions().filter(|action| matches!(action, Action::ResetRetry { .. } | Action::SetFinalizers { .. }));
+            of_object.for_each(|action| world.apply(action));
         }
         world.record(&world.decide());
         let plan = world.decide();

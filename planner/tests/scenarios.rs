@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::world::{World, make_ready, pod, template};
+use api::selector::LabelSelector;
 use jiff::{SignedDuration, Timestamp};
 use planner::inplace::Update;
 use planner::plan::{Action, Hold};
 use planner::pod::{Gate, Phase, PodFacts};
+use planner::protect::{self, BudgetFacts};
 use planner::revision::RevisionFacts;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -51,6 +53,9 @@ struct Scenario {
     /// HookRuns about pods, by pod and intent, and what they say, with how long ago: `p0 delete: Failed 5`, `p1 updated: Running`.
     #[serde(default)]
     asked: BTreeMap<String, String>,
+    /// How the object is protected, and whether it is being deleted: `finalizer`, `budget`, `wide budget`, `other budget`, `deleting`, `orphan`.
+    #[serde(default)]
+    guards: Vec<String>,
     /// Whether the HookTemplate `test` exists.
     #[serde(default)]
     hook_template: bool,
@@ -123,10 +128,31 @@ fn build(scenario: &Scenario) -> World {
         add(&mut world, line);
     }
     world.lost.insert("lost".to_owned());
+    world.cordoned.insert("cordoned".to_owned());
+    for guard in &scenario.guards {
+        put_up(&mut world, guard);
+    }
     for (question, answer) in &scenario.asked {
         ask(&mut world, question, answer);
     }
     world
+}
+
+/// Puts what protects pods there, or deletes the object.
+fn put_up(world: &mut World, guard: &str) {
+    let mut budget = |controller: Option<&str>, is_closed: bool, selector: LabelSelector| {
+        let (name, controller) = (guard.to_owned(), controller.map(str::to_owned));
+        world.budgets.insert(name.clone(), BudgetFacts { uid: name.clone(), name, controller, selector, is_closed });
+    };
+    match guard {
+        "finalizer" => world.game.metadata.finalizers.get_or_insert_default().push("gameplane.dev/protected-pods".to_owned()),
+        "orphan" => world.game.metadata.finalizers.get_or_insert_default().push("orphan".to_owned()),
+        "deleting" => world.delete(),
+        "budget" => budget(Some("uid-game"), true, protect::selector("uid-game")),
+        "wide budget" => budget(Some("uid-game"), false, protect::selector("uid-game")),
+        "other budget" => budget(None, false, serde_json::from_value(json!({ "matchLabels": { "app": "game" } })).unwrap()),
+        other => panic!("{other} is no guard"),
+    }
 }
 
 /// Puts a HookRun about a pod there.
@@ -194,12 +220,7 @@ fn add(world: &mut World, line: &str) {
             "deleting" => pod.deleting = true,
             other => panic!("{other} is no state"),
         }
-        if words.contains(&"marked") {
-            pod.annotations.insert("io.tencent.bcs.dev/game-pod-deleting".to_owned(), "true".to_owned());
-        }
-        if let Some(number) = words.iter().find_map(|word| word.strip_prefix('#')) {
-            pod.annotations.insert("tkex.bkbcs.tencent.com/gamedeployment-index-id".to_owned(), number.to_owned());
-        }
+        note(&mut pod, &words);
         if words.contains(&"crashing") {
             pod.trouble = Some("CrashLoopBackOff".to_owned());
             pod.containers.iter_mut().for_each(|container| container.running = false);
@@ -207,8 +228,8 @@ fn add(world: &mut World, line: &str) {
         if words.contains(&"sidecar-crashing") {
             pod.trouble = Some("CrashLoopBackOff".to_owned());
         }
-        if words.contains(&"lost") {
-            pod.node = Some("lost".to_owned());
+        if let Some(node) = ["lost", "cordoned"].iter().find(|node| words.contains(node)) {
+            pod.node = Some((*node).to_owned());
         }
         if words.contains(&"done") {
             let state = json!({ "revision": pod.revision().unwrap(), "lastContainerStatuses": {}, "askAfter": true });
@@ -218,6 +239,19 @@ fn add(world: &mut World, line: &str) {
             set_out(&mut pod, word, world.now);
         }
         world.pods.insert(name, pod);
+    }
+}
+
+/// What the operator has written on a pod.
+fn note(pod: &mut PodFacts, words: &[&str]) {
+    if words.contains(&"marked") {
+        pod.annotations.insert("io.tencent.bcs.dev/game-pod-deleting".to_owned(), "true".to_owned());
+    }
+    if let Some(number) = words.iter().find_map(|word| word.strip_prefix('#')) {
+        pod.annotations.insert("tkex.bkbcs.tencent.com/gamedeployment-index-id".to_owned(), number.to_owned());
+    }
+    if words.contains(&"protected") {
+        pod.labels.insert("gameplane.dev/protected-by".to_owned(), "uid-game".to_owned());
     }
 }
 
@@ -250,6 +284,8 @@ fn word(hold: &Hold) -> &'static str {
         Hold::HookNotPossible { .. } => "hook not possible",
         Hold::WaitingForHook { .. } => "waiting for hook",
         Hold::GateNotPossible { .. } => "gate not possible",
+        Hold::Cordoned { .. } => "cordoned",
+        Hold::OtherBudget { .. } => "other budget",
         Hold::NoIndex { .. } => "no index",
         Hold::Step { .. } => "step",
         Hold::NotInPlace { .. } => "not in place",

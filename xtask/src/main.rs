@@ -28,8 +28,12 @@ enum Cli {
 }
 
 /// The files of deploy/ and the templates that they show.
-const DEPLOY: [(&str, &str); 3] =
-    [("02-namespace.yaml", "namespace"), ("03-rbac.yaml", "rbac"), ("04-operator-deployment.yaml", "deployment")];
+const DEPLOY: [(&str, &str); 4] = [
+    ("02-namespace.yaml", "namespace"),
+    ("03-rbac.yaml", "rbac"),
+    ("04-operator-deployment.yaml", "deployment"),
+    ("05-pod-protection.yaml", "pod-protection"),
+];
 
 fn main() -> Result<()> {
     match Cli::parse() {

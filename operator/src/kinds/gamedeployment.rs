@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use api::names::{GAMEDEPLOYMENT_REPORTER, RUN_TYPE_LABEL, RUN_TYPE_POST_INPLACE, RUN_TYPE_PRE_DELETE, RUN_TYPE_PRE_INPLACE};
+use api::names::{GAMEDEPLOYMENT_REPORTER, PROTECTION_FINALIZER};
 use api::tkex::{GameDeployment, GameDeploymentStatus, HookRun, HookStep, HookTemplate};
 use jiff::Timestamp;
 use planner::gamedeployment::{self, Observed};
+use planner::gate::Place;
 use planner::node::{NodeFacts, Nodes};
 use planner::pod::PodFacts;
 
+use super::budget::Budget;
 use super::custom::{Custom, controller, owner, path};
 use super::node::Node;
 use super::pod::Pod;
@@ -39,12 +41,15 @@ pub struct GameDeployments {
     pub hook_templates: Arc<Store<Custom<HookTemplate>>>,
     /// Nodes.
     pub nodes: Arc<Store<Node>>,
+    /// PodDisruptionBudgets.
+    pub budgets: Arc<Store<Budget>>,
 }
 
 impl GameDeployments {
     /// Returns when everything has been listed.
     pub async fn listed(&self) {
-        tokio::join!(self.objects.listed(), self.pods.listed(), self.revisions.listed(), self.nodes.listed());
+        let pods = async { tokio::join!(self.pods.listed(), self.revisions.listed(), self.nodes.listed(), self.budgets.listed()) };
+        tokio::join!(self.objects.listed(), pods);
     }
 
     /// Everything known about one object.
@@ -67,8 +72,11 @@ impl GameDeployments {
         let loose = self.revisions.find(&orphans);
         revisions.extend(loose.iter().filter(|one| selector.matches(&one.labels)).map(|one| Arc::clone(&one.facts)));
         let nodes = self.nodes_of(&pods);
+        let neighbours = || self.budgets.find(&Index::Namespace(key.namespace.clone()));
+        let budgets = if protects(&object) { neighbours() } else { Vec::new() };
+        let budgets = budgets.iter().map(|budget| Arc::clone(&budget.facts)).collect();
         let (taken_revision_names, taken_pod_names) = (taken.revisions.clone(), taken.pods.clone());
-        Some(Observed { object, pods, revisions, hook_runs, hook_templates, nodes, taken_revision_names, taken_pod_names })
+        Some(Observed { object, pods, revisions, hook_runs, hook_templates, nodes, budgets, taken_revision_names, taken_pod_names })
     }
 
     /// The nodes of pods, as far as there is anything to say about them.
@@ -83,10 +91,10 @@ impl GameDeployments {
         Nodes(all.filter(|(_, facts)| *facts != NodeFacts::default()).collect())
     }
 
-    /// A node changed: if it was lost or found, look at those whose pods could not be asked there.
+    /// A node changed: if it was lost or found, cordoned or opened, look at those who ask their pods before they go.
     pub fn node_changed(&self, queue: &Queue, change: &Change<Node>) {
-        let lost = |node: &Option<Arc<Node>>| node.as_ref().is_some_and(|node| node.facts.lost);
-        if lost(&change.old) == lost(&change.new) {
+        let state = |node: &Option<Arc<Node>>| node.as_ref().map(|node| (node.facts.lost, node.facts.cordoned)).unwrap_or_default();
+        if state(&change.old) == state(&change.new) {
             return;
         }
         let keys = self.objects.keys();
@@ -126,6 +134,17 @@ impl GameDeployments {
         askers.for_each(|entry| queue.add(entry.key()));
     }
 
+    /// A PodDisruptionBudget changed: look at those of its namespace that protect their pods.
+    pub fn budget_changed(&self, queue: &Queue, change: &Change<Budget>) {
+        let Some(budget) = change.new.as_ref().or(change.old.as_ref()) else { return };
+        // What it counts is nobody's business here.
+        if change.old.as_ref().map(|old| &old.facts) == change.new.as_ref().map(|new| &new.facts) {
+            return;
+        }
+        let neighbours = self.objects.find(&Index::Namespace(budget.key().namespace));
+        neighbours.iter().filter(|entry| protects(&entry.object)).for_each(|entry| queue.add(entry.key()));
+    }
+
     /// A revision changed: look at its owner.
     pub fn revision_changed(queue: &Queue, change: &Change<Revision>) {
         for revision in change.old.iter().chain(&change.new) {
@@ -139,17 +158,11 @@ impl GameDeployments {
 /// Counts questions about pods, and what came of them.
 fn count(metrics: &Metrics, change: &Change<Custom<HookRun>>) {
     let Some(run) = &change.new else { return };
-    let labels = run.object.metadata.labels.as_ref();
-    let hook = match labels.and_then(|labels| labels.get(RUN_TYPE_LABEL)).map(String::as_str) {
-        Some(RUN_TYPE_PRE_DELETE) => "preDelete",
-        Some(RUN_TYPE_PRE_INPLACE) => "preInplace",
-        Some(RUN_TYPE_POST_INPLACE) => "postInplace",
-        Some(_) | None => return,
-    };
+    let Some(place) = Place::of(&run.object) else { return };
     let verdict = |run: &Custom<HookRun>| run.object.status.as_ref().and_then(|status| status.phase).filter(|phase| phase.is_final());
     match (change.old.as_ref().map(|run| verdict(run)), verdict(run)) {
-        (Some(None), Some(phase)) => metrics.count_answer(hook, planner::hookrun::word(phase)),
-        (None, None) => metrics.count_answer(hook, "Asked"),
+        (Some(None), Some(phase)) => metrics.count_answer(place.word(), planner::hookrun::word(phase)),
+        (None, None) => metrics.count_answer(place.word(), "Asked"),
         (Some(_) | None, _) => {}
     }
 }
@@ -166,6 +179,12 @@ fn pod_hooks(object: &GameDeployment) -> impl Iterator<Item = &HookStep> {
     let pre_delete = spec.pre_delete_update_strategy.as_ref().and_then(|strategy| strategy.hook.as_ref());
     let in_place = [&spec.pre_inplace_update_strategy, &spec.post_inplace_update_strategy];
     pre_delete.into_iter().chain(in_place.into_iter().flatten().filter_map(|strategy| strategy.hook.as_ref()))
+}
+
+/// Whether an object protects its pods, or did and has not ended it.
+fn protects(object: &GameDeployment) -> bool {
+    let wants = object.spec.pre_delete_update_strategy.as_ref().is_some_and(|strategy| strategy.protect == Some(true));
+    wants || object.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == PROTECTION_FINALIZER)
 }
 
 impl Workload for GameDeployments {
@@ -196,10 +215,12 @@ impl Workload for GameDeployments {
 
     fn is_met(&self, writes: &Writes) -> bool {
         let of_pods = writes.pods.is_met(&self.pods) && writes.revisions.is_met(&self.revisions);
-        of_pods && writes.object.is_met(&self.objects) && writes.hook_runs.is_met(&self.hook_runs)
+        let of_object = writes.object.is_met(&self.objects) && writes.budgets.is_met(&self.budgets);
+        of_pods && of_object && writes.hook_runs.is_met(&self.hook_runs)
     }
 
     async fn refresh(&self) {
-        tokio::join!(self.objects.refresh(), self.pods.refresh(), self.revisions.refresh(), self.hook_runs.refresh());
+        let (objects, pods) = (self.objects.refresh(), self.pods.refresh());
+        tokio::join!(objects, pods, self.revisions.refresh(), self.hook_runs.refresh(), self.budgets.refresh());
     }
 }

@@ -1,5 +1,6 @@
 //! What is watched, and how `Observed` is filled from it.
 
+pub mod budget;
 pub mod custom;
 pub mod gamedeployment;
 pub mod hookrun;

@@ -22,6 +22,8 @@ pub struct Node {
 struct Wire {
     metadata: Meta,
     #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
     status: Status,
 }
 
@@ -33,6 +35,12 @@ struct Meta {
     resource_version: String,
     #[serde(default)]
     annotations: BTreeMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    unschedulable: bool,
 }
 
 #[derive(Default, Deserialize)]
@@ -53,10 +61,11 @@ impl Kept for Node {
     const PATH: &'static str = "/api/v1/nodes";
 
     fn decode(json: &str) -> Result<Self, serde_json::Error> {
-        let Wire { metadata: meta, status } = serde_json::from_str(json)?;
+        let Wire { metadata: meta, spec, status } = serde_json::from_str(json)?;
         let is_silent = |condition: &Condition| condition.kind == "Ready" && condition.status == "Unknown";
         let cost = meta.annotations.get(NODE_DELETION_COST_ANNOTATION).and_then(|cost| cost.parse().ok());
-        let facts = NodeFacts { lost: status.conditions.iter().any(is_silent), deletion_cost: cost.unwrap_or_default() };
+        let lost = status.conditions.iter().any(is_silent);
+        let facts = NodeFacts { lost, cordoned: spec.unschedulable, deletion_cost: cost.unwrap_or_default() };
         Ok(Self { facts, name: meta.name, uid: meta.uid, version: meta.resource_version.parse().unwrap_or_default() })
     }
 
@@ -93,6 +102,14 @@ mod tests {
     fn a_node_is_lost_when_it_does_not_answer() {
         for (ready, lost) in [("True", false), ("False", false), ("Unknown", true)] {
             assert_eq!(node(ready, &serde_json::json!({})).lost, lost, "{ready}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_takes_no_new_pods_is_cordoned() {
+        for (spec, cordoned) in [("{}", false), (r#"{"unschedulable":true}"#, true)] {
+            let json = format!(r#"{{"metadata":{{"name":"n","uid":"u","resourceVersion":"1"}},"spec":{spec}}}"#);
+            assert_eq!(Node::decode(&json).unwrap().facts.cordoned, cordoned, "{spec}");
         }
     }
 

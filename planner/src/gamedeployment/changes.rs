@@ -16,16 +16,40 @@ use crate::pod::{Gate, PodFacts};
 pub(super) struct Changes {
     /// Pods that may serve again, or should not serve.
     pub(super) upkeep: Vec<Action>,
-    /// Pods that leave their services for a change.
-    pub(super) drains: Vec<Action>,
-    /// Pods that get other requests and limits.
-    pub(super) resizes: Vec<Action>,
-    /// Pods that get other images, labels or annotations.
-    pub(super) restarts: Vec<Action>,
+    /// What is due of changes that were begun before.
+    due: Vec<Writes>,
+    /// Changes that begin.
+    begun: Vec<Writes>,
     /// What is worth telling.
     pub(super) notes: Vec<Note>,
     /// Where templates of other revisions differ too much, by the revision of the pod and the one it should have.
     obstacles: BTreeMap<(String, String), Vec<String>>,
+}
+
+/// How many pods begin to change together: the last of them leaves its services a moment before the first restarts.
+const TOGETHER: usize = 64;
+
+/// Writes to one pod, in order.
+#[derive(Debug, Default)]
+struct Writes {
+    /// It leaves its services.
+    drain: Option<Action>,
+    /// It gets other requests and limits.
+    resize: Option<Action>,
+    /// It gets other images, labels or annotations.
+    restart: Option<Action>,
+}
+
+impl Writes {
+    fn steps(all: impl IntoIterator<Item = Self>) -> [Vec<Action>; 3] {
+        let [mut drains, mut resizes, mut restarts] = [const { Vec::new() }; 3];
+        for Self { drain, resize, restart } in all {
+            drains.extend(drain);
+            resizes.extend(resize);
+            restarts.extend(restart);
+        }
+        [drains, resizes, restarts]
+    }
 }
 
 /// How a pod gets to another revision.
@@ -40,6 +64,22 @@ pub(super) enum Manner {
 }
 
 impl Changes {
+    /// Whether there is nothing to write.
+    pub(super) fn is_empty(&self) -> bool {
+        self.upkeep.is_empty() && self.due.is_empty() && self.begun.is_empty()
+    }
+
+    /// What was begun is ended before more is begun, so that pods are out of their services for as short as can be.
+    pub(super) fn into_steps(self) -> Vec<Vec<Action>> {
+        let mut steps = vec![self.upkeep];
+        steps.extend(Writes::steps(self.due));
+        let mut begun = self.begun.into_iter().peekable();
+        while begun.peek().is_some() {
+            steps.extend(Writes::steps(begun.by_ref().take(TOGETHER)));
+        }
+        steps
+    }
+
     /// How a pod gets to another revision.
     pub(super) fn manner(&mut self, situation: &Situation, pod: &PodFacts, target: &Target) -> Manner {
         if !situation.stays() {
@@ -68,7 +108,8 @@ impl Changes {
         let difference = difference(situation, pod, revision);
         let now = situation.now;
         if situation.spec.update_strategy.kind == UpdateType::HotPatchUpdate {
-            self.restarts.push(Action::PatchPod(inplace::hot_patch(pod, revision, &difference, now)));
+            let restart = Some(Action::PatchPod(inplace::hot_patch(pod, revision, &difference, now)));
+            self.begun.push(Writes { restart, ..Writes::default() });
             return;
         }
         let restarts = difference.restarts();
@@ -81,22 +122,16 @@ impl Changes {
         let grace: i64 = settings.grace_period_seconds.unwrap_or_default().into();
         let first = Action::PatchPod(inplace::start(pod, revision, &difference, Terms { grace, ask_after }, now));
         if !restarts || pod.gate == Gate::Absent {
-            self.resize(pod, &difference);
-            self.restarts.push(first);
+            self.begun.push(Writes { drain: None, resize: resize(pod, &difference), restart: Some(first) });
             return;
         }
-        self.drains.push(first);
-        // Nothing to wait for: what comes next comes in the same plan, once every pod of it has left its services.
+        let mut writes = Writes { drain: Some(first), ..Writes::default() };
+        // Nothing to wait for: what comes next comes in the same plan.
         if grace == 0 && settings.policy.unwrap_or(ContainerOrder::DisOrdered) == ContainerOrder::DisOrdered {
-            self.resize(pod, &difference);
-            self.restarts.push(Action::PatchPod(inplace::follow(pod, &difference)));
+            writes.resize = resize(pod, &difference);
+            writes.restart = Some(Action::PatchPod(inplace::follow(pod, &difference)));
         }
-    }
-
-    fn resize(&mut self, pod: &PodFacts, difference: &Difference) {
-        if !difference.resources.is_empty() {
-            self.resizes.push(Action::PatchPod(inplace::resize(pod, difference)));
-        }
+        self.begun.push(writes);
     }
 
     /// What a pod needs that is not begun anew: the end of its grace, its return to its services.
@@ -120,9 +155,13 @@ impl Changes {
         if due.is_empty() && !difference.images.is_empty() {
             return;
         }
-        self.resize(pod, &difference);
-        self.restarts.push(Action::PatchPod(inplace::restart(pod, &difference, &due, situation.now)));
+        let restart = Some(Action::PatchPod(inplace::restart(pod, &difference, &due, situation.now)));
+        self.due.push(Writes { drain: None, resize: resize(pod, &difference), restart });
     }
+}
+
+fn resize(pod: &PodFacts, difference: &Difference) -> Option<Action> {
+    (!difference.resources.is_empty()).then(|| Action::PatchPod(inplace::resize(pod, difference)))
 }
 
 /// Containers that change their image when a pod follows a revision.

@@ -5,6 +5,7 @@
 //! a plan carried out twice creates nothing twice.
 
 mod changes;
+mod leaving;
 mod moves;
 mod situation;
 mod status;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::node::Nodes;
 use crate::plan::{Action, Plan};
 use crate::pod::PodFacts;
+use crate::protect::BudgetFacts;
 use crate::revision::{self, RevisionFacts};
 
 pub use status::with_trouble;
@@ -43,6 +45,9 @@ pub struct Observed {
     /// Nodes that its pods are on.
     #[serde(default)]
     pub nodes: Nodes,
+    /// PodDisruptionBudgets of its namespace, if it protects its pods.
+    #[serde(default)]
+    pub budgets: Vec<Arc<BudgetFacts>>,
     /// Names of revisions that others use.
     pub taken_revision_names: Vec<String>,
     /// Names of pods that others use.
@@ -54,7 +59,7 @@ pub struct Observed {
 pub fn decide(seen: &Observed, now: Now) -> Plan<GameDeploymentStatus> {
     let situation = situation::Situation::of(seen, now);
     if seen.object.metadata.deletion_timestamp.is_some() {
-        return Plan::only(status::deleting(seen, &situation));
+        return leaving::decide(seen, &situation);
     }
     let moves = moves::Moves::of(&situation);
     let (status, holds) = (status::status(seen, &situation, &moves), moves.holds.clone());
@@ -65,17 +70,20 @@ pub fn decide(seen: &Observed, now: Now) -> Plan<GameDeploymentStatus> {
     };
     let limit = usize::try_from(seen.object.spec.revision_history_limit).unwrap_or_default();
     let forgotten = revision::superfluous(&seen.revisions, limit, needed);
+    let protection = situation.protection();
+    let (on, off) = if situation.protects() { (protection.put_up(), Vec::new()) } else { (Vec::new(), protection.take_down()) };
     let (claims, revisions) = (situation.claims.clone(), situation.revision_actions.clone());
     let (wake, canary) = (situation.wake().into_iter().chain(moves.wake).min(), situation.standing);
     let tidying = [moves.ended, canary.leftovers, forgotten].concat();
     // What was agreed to and is not wanted any more is gone before anything else is done. What is missing comes before anything goes. What only concerns the steps, and what only tidies up, comes last, so that a refusal there holds nothing up.
     let gates = moves.gates;
-    let pods = [gates.voids, gates.unmarks, claims, revisions, moves.missing, gates.skips, moves.deletions, moves.successors];
-    let changes = [moves.changes.upkeep, moves.changes.drains, moves.changes.resizes, moves.changes.restarts];
+    let pods = [gates.voids, gates.unmarks, claims].into_iter().chain(on);
+    let pods = pods.chain([revisions, moves.missing, gates.skips, moves.deletions, moves.successors]);
+    let notes = [canary.notes, moves.changes.notes.clone()].concat();
+    let changes = moves.changes.into_steps();
     // A choice is written down before anybody is asked.
     let questions = [gates.marks, gates.questions, gates.resets];
-    let steps = pods.into_iter().chain(changes).chain(questions).chain([canary.actions, tidying]);
+    let steps = pods.chain(changes).chain(questions).chain([canary.actions]).chain(off).chain([tidying]);
     let steps: Vec<Vec<Action>> = steps.filter(|step| !step.is_empty()).collect();
-    let notes = [canary.notes, moves.changes.notes].concat();
     Plan { steps, holds, notes, wake, ..Plan::only(status) }
 }

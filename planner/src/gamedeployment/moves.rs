@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::changes::{Changes, Manner, changed_containers, is_return};
 use super::situation::{Group, Situation, Target};
-use crate::gate::{self, Answer, Gates, Intent, Waiting};
+use crate::gate::{self, Answer, Gates, Intent, Leaving, Waiting};
 use crate::index;
 use crate::naming;
 use crate::plan::{Action, DeleteReason, Hold, NewPod};
@@ -110,9 +110,8 @@ impl Moves {
 
     /// Whether anything is to be done.
     pub(super) fn is_empty(&self) -> bool {
-        let Changes { upkeep, drains, resizes, restarts, .. } = &self.changes;
-        let all = [&self.missing, &self.deletions, &self.successors, &self.ended, upkeep, drains, resizes, restarts];
-        all.iter().all(|actions| actions.is_empty())
+        let all = [&self.missing, &self.deletions, &self.successors, &self.ended];
+        self.changes.is_empty() && all.iter().all(|actions| actions.is_empty())
     }
 }
 
@@ -265,25 +264,12 @@ impl<'s, 'a> Remaining<'s, 'a> {
     /// Deletes a pod that is too many, or sees to it that its hook is asked. Says whether it is asked now.
     fn leave(&mut self, index: usize) -> bool {
         let Some(pod) = self.pods.get(index).cloned() else { return false };
-        let answer = self.gates.look(&pod, Intent::Delete);
-        match answer {
-            Answer::Free => self.remove(index, DeleteReason::Scale),
-            Answer::Skipped(why) => {
-                self.gates.skip(&pod, why);
-                self.remove(index, DeleteReason::Scale);
-            }
-            Answer::Yes => {
-                self.gates.keep(&pod, Intent::Delete);
-                self.remove(index, DeleteReason::Scale);
-            }
-            Answer::Asking | Answer::No(_) | Answer::Open | Answer::Again => {
-                let asked = matches!(answer, Answer::Open | Answer::Again) && self.gates.ask(&pod, Intent::Delete, &[]);
-                if !asked && answer != Answer::Open {
-                    self.gates.keep(&pod, Intent::Delete);
-                }
+        match self.gates.let_leave(&pod) {
+            Leaving::Now => self.remove(index, DeleteReason::Scale),
+            leaving @ (Leaving::Asked | Leaving::Later) => {
                 self.set_aside(index);
                 self.asked_to_leave += 1;
-                return matches!(answer, Answer::Open | Answer::Again);
+                return leaving == Leaving::Asked;
             }
         }
         false
@@ -488,9 +474,10 @@ impl<'s, 'a> Remaining<'s, 'a> {
         let metadata = &self.situation.seen.object.metadata;
         let (owner, uid) = (metadata.name.as_deref().unwrap_or_default(), metadata.uid.as_deref().unwrap_or_default());
         let gated = self.situation.stays() && self.situation.spec.disable_readiness_gate != Some(true);
+        let protected = self.situation.protects();
         let new = |id: String| {
             let (name, revision) = (format!("{owner}-{id}"), target.name.clone());
-            Action::CreatePod(NewPod { name, id, revision, template: Arc::clone(&target.template), gated, index: None })
+            Action::CreatePod(NewPod { name, id, revision, template: Arc::clone(&target.template), gated, index: None, protected })
         };
         naming::ids(uid, &target.name, taken).take(count).map(new).collect()
     }
@@ -508,6 +495,7 @@ impl<'s, 'a> Remaining<'s, 'a> {
             holds.push(Hold::NotInPlace { pods: self.impossible, paths: self.obstacles.clone() });
         }
         holds.extend(self.gates.waits());
+        holds.extend(situation.guarded());
         match &situation.index {
             Ok(Some(range)) if self.unnumbered > 0 => {
                 let too_few = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or_default() < situation.replicas;

@@ -18,6 +18,7 @@ use crate::inplace::Progress;
 use crate::order::least_missed_first;
 use crate::plan::{Action, Feature, Hold};
 use crate::pod::PodFacts;
+use crate::protect;
 use crate::revision::{self, RevisionFacts};
 
 /// A pod that ended sooner after its creation is replaced only then: a pod that cannot live must not be replaced in a hot loop.
@@ -190,8 +191,42 @@ impl<'a> Situation<'a> {
         })
     }
 
+    /// Whether nobody may delete pods before their hook agrees.
+    pub(super) fn protects(&self) -> bool {
+        self.spec.pre_delete_update_strategy.as_ref().is_some_and(|strategy| strategy.protect == Some(true) && strategy.hook.is_some())
+    }
+
+    /// What protection is decided from.
+    pub(super) fn protection(&self) -> protect::Facts<'_> {
+        let metadata = &self.seen.object.metadata;
+        protect::Facts {
+            uid: metadata.uid.as_deref().unwrap_or_default(),
+            finalizers: metadata.finalizers.as_deref().unwrap_or_default(),
+            version: metadata.resource_version.as_deref().unwrap_or_default(),
+            pods: &self.ours,
+            budgets: &self.seen.budgets,
+        }
+    }
+
+    /// Whether a pod is to go, whatever else happens: the user named it, or wants to empty its node and it is for its hook to say when.
     pub(super) fn is_named_for_deletion(&self, pod: &PodFacts) -> bool {
-        self.named.contains(pod.name.as_str())
+        self.named.contains(pod.name.as_str()) || self.is_on_cordoned_node(pod)
+    }
+
+    fn is_on_cordoned_node(&self, pod: &PodFacts) -> bool {
+        self.protects() && pod.node.as_deref().is_some_and(|node| self.seen.nodes.is_cordoned(node))
+    }
+
+    /// What protection has to say.
+    pub(super) fn guarded(&self) -> Vec<Hold> {
+        if !self.protects() {
+            return Vec::new();
+        }
+        let cordoned: Vec<_> = self.placed.iter().filter(|pod| self.is_on_cordoned_node(pod)).collect();
+        let node = cordoned.iter().filter_map(|pod| pod.node.clone()).min();
+        let cordoned = node.map(|node| Hold::Cordoned { pods: cordoned.len(), node });
+        let rival = self.protection().rival(&self.spec.template.labels());
+        cordoned.into_iter().chain(rival.map(|name| Hold::OtherBudget { name: name.to_owned() })).collect()
     }
 
     /// Pods whose successor has to wait, and until when.
@@ -209,6 +244,10 @@ impl<'a> Situation<'a> {
         if self.stays() && !is_zero(&strategy.max_surge) {
             let why = "pods stay when they are updated";
             ignored.push(Hold::Ignored { field: "spec.updateStrategy.maxSurge", why });
+        }
+        if self.spec.pre_delete_update_strategy.as_ref().is_some_and(|hook| hook.protect == Some(true) && hook.hook.is_none()) {
+            let why = "there is no spec.preDeleteUpdateStrategy.hook that could agree";
+            ignored.push(Hold::Ignored { field: "spec.preDeleteUpdateStrategy.protect", why });
         }
         if strategy.canary.as_ref().is_some_and(|canary| !canary.steps.is_empty()) && !is_zero(&strategy.partition) {
             ignored.push(Hold::Ignored { field: "spec.updateStrategy.partition", why: "the canary steps say how many pods stay" });

@@ -16,6 +16,7 @@ use crate::gate::{Place, Waiting};
 use crate::hookrun::word;
 use crate::plan::Hold;
 use crate::pod::PodFacts;
+use crate::protect;
 
 pub(super) fn status(seen: &Observed, situation: &Situation, moves: &Moves) -> GameDeploymentStatus {
     let mut status = counted(seen, situation);
@@ -26,9 +27,12 @@ pub(super) fn status(seen: &Observed, situation: &Situation, moves: &Moves) -> G
     say(kind::AVAILABLE, available(situation));
     say(kind::PAUSED, paused(situation));
     say(kind::DEGRADED, degraded(moves));
-    status.pre_delete_hook_condition = waiting(moves, Place::PreDelete, &status.pre_delete_hook_condition);
-    status.pre_inplace_hook_condition = waiting(moves, Place::PreInplace, &status.pre_inplace_hook_condition);
-    status.post_inplace_hook_condition = waiting(moves, Place::PostInplace, &status.post_inplace_hook_condition);
+    if let Some(verdict) = protected(situation, &moves.waiting) {
+        say(kind::PROTECTED, verdict);
+    }
+    status.pre_delete_hook_condition = waiting(&moves.waiting, Place::PreDelete, &status.pre_delete_hook_condition);
+    status.pre_inplace_hook_condition = waiting(&moves.waiting, Place::PreInplace, &status.pre_inplace_hook_condition);
+    status.post_inplace_hook_condition = waiting(&moves.waiting, Place::PostInplace, &status.post_inplace_hook_condition);
     status
 }
 
@@ -36,9 +40,9 @@ pub(super) fn status(seen: &Observed, situation: &Situation, moves: &Moves) -> G
 const NAMED: usize = 500;
 
 /// Pods that wait for a hook. Who was asked again has waited since the first question.
-fn waiting(moves: &Moves, place: Place, before: &[PodHookCondition]) -> Vec<PodHookCondition> {
+fn waiting(all: &[Waiting], place: Place, before: &[PodHookCondition]) -> Vec<PodHookCondition> {
     let known: BTreeMap<&str, &Time> = before.iter().map(|one| (one.pod_name.as_str(), &one.start_time)).collect();
-    let mut all: Vec<_> = moves.waiting.iter().filter(|waiting| waiting.place == place).collect();
+    let mut all: Vec<_> = all.iter().filter(|waiting| waiting.place == place).collect();
     all.sort_by_key(|waiting| &waiting.pod);
     let tell = |waiting: &&Waiting| {
         let since = known.get(waiting.pod.as_str()).map_or(waiting.since, |known| known.0.min(waiting.since));
@@ -48,12 +52,43 @@ fn waiting(moves: &Moves, place: Place, before: &[PodHookCondition]) -> Vec<PodH
     all.iter().take(NAMED).map(tell).collect()
 }
 
-/// The status of an object that is being deleted: its pods are left to the garbage collector.
-pub(super) fn deleting(seen: &Observed, situation: &Situation) -> GameDeploymentStatus {
+/// The status of an object that is being deleted. Pods that are protected leave when their hook agrees.
+pub(super) fn deleting(seen: &Observed, situation: &Situation, waits: &[Waiting], holds: &[Hold]) -> GameDeploymentStatus {
     let mut status = counted(seen, situation);
-    let verdict = Verdict::no(reason::DELETING, "the object is being deleted; nothing is created or updated any more");
-    condition::set(&mut status.conditions, kind::PROGRESSING, verdict, seen.object.metadata.generation, situation.now);
+    let start = "the object is being deleted; nothing is created or updated any more".to_owned();
+    let message = [start].into_iter().chain(holds.iter().map(ToString::to_string)).collect::<Vec<_>>().join("; ");
+    let generation = seen.object.metadata.generation;
+    condition::set(&mut status.conditions, kind::PROGRESSING, Verdict::no(reason::DELETING, message), generation, situation.now);
+    if let Some(verdict) = protected(situation, waits) {
+        condition::set(&mut status.conditions, kind::PROTECTED, verdict, generation, situation.now);
+    }
+    status.pre_delete_hook_condition = waiting(waits, Place::PreDelete, &status.pre_delete_hook_condition);
+    status.pre_inplace_hook_condition = Vec::new();
+    status.post_inplace_hook_condition = Vec::new();
     status
+}
+
+/// How many pods nobody may delete before their hook agrees, and who waits for it. Nothing if nobody asked for protection.
+fn protected(situation: &Situation, waits: &[Waiting]) -> Option<Verdict> {
+    if situation.spec.pre_delete_update_strategy.as_ref()?.protect != Some(true) {
+        return None;
+    }
+    if !situation.protects() {
+        return Some(Verdict::no(reason::NO_HOOK, "nothing is protected, because there is no spec.preDeleteUpdateStrategy.hook"));
+    }
+    let uid = situation.protection().uid;
+    let active = || situation.ours.iter().filter(|pod| pod.is_active());
+    let (all, safe) = (active().count(), active().filter(|pod| protect::protector(pod) == Some(uid)).count());
+    let mut leaving: Vec<&str> = waits.iter().filter(|one| one.place == Place::PreDelete).map(|one| one.pod.as_str()).collect();
+    leaving.sort_unstable();
+    let who = match leaving.split_at_checked(3) {
+        None | Some((_, [])) => leaving.join(", "),
+        Some((first, rest)) => format!("{} and {} more", first.join(", "), rest.len()),
+    };
+    let who = if who.is_empty() { "nobody waits for it now".to_owned() } else { format!("these wait for it now: {who}") };
+    let what = "kubectl delete pod is refused, and evictions and the deletion of this object wait for spec.preDeleteUpdateStrategy.hook";
+    let message = format!("{safe} of {all} pods are protected: {what}; {who}");
+    Some(if safe == all { Verdict::yes(reason::HOOK_DECIDES, message) } else { Verdict::no(reason::NOT_ALL_PROTECTED, message) })
 }
 
 /// Adds to a status that the plan could not be carried out. `before` is the status so far, which knows since when that is so.
@@ -110,15 +145,17 @@ fn counted(seen: &Observed, situation: &Situation) -> GameDeploymentStatus {
         canary: canary(before.canary.as_ref(), situation, &current),
         collision_count: Some(situation.collisions),
         label_selector: situation.spec.selector.to_string(),
-        conditions: known(&before.conditions),
+        conditions: known(&before.conditions, situation),
         ..before
     }
 }
 
 /// Conditions of other operators have other types and would stay for ever.
-fn known(conditions: &[Condition]) -> Vec<Condition> {
+fn known(conditions: &[Condition], situation: &Situation) -> Vec<Condition> {
+    let wants = situation.spec.pre_delete_update_strategy.as_ref().is_some_and(|strategy| strategy.protect == Some(true));
     let ours = [kind::PROGRESSING, kind::AVAILABLE, kind::PAUSED, kind::DEGRADED];
-    conditions.iter().filter(|condition| ours.contains(&condition.type_.as_str())).cloned().collect()
+    let is_ours = |condition: &&Condition| ours.contains(&condition.type_.as_str()) || wants && condition.type_ == kind::PROTECTED;
+    conditions.iter().filter(is_ours).cloned().collect()
 }
 
 fn progressing(situation: &Situation, moves: &Moves) -> Verdict {
@@ -175,6 +212,8 @@ fn standstill(hold: &Hold) -> Option<&'static str> {
         | Hold::EndedTooSoon { .. }
         | Hold::HookRunning { .. }
         | Hold::WaitingForHook { .. }
+        | Hold::Cordoned { .. }
+        | Hold::OtherBudget { .. }
         | Hold::NoIndex { too_few: false, .. }
         | Hold::Step { .. }
         | Hold::Ignored { .. } => None,
@@ -229,6 +268,8 @@ fn degraded(moves: &Moves) -> Verdict {
         | Hold::PausedByStep { .. }
         | Hold::HookRunning { .. }
         | Hold::WaitingForHook { .. }
+        | Hold::Cordoned { .. }
+        | Hold::OtherBudget { .. }
         | Hold::NoIndex { too_few: false, .. }
         | Hold::Step { .. }
         | Hold::Ignored { .. } => None,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use api::names::{INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION, READINESS_GATE};
+use api::names::{INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION, PROTECTED_LABEL, READINESS_GATE};
 use api::tkex::{GameDeployment, GameDeploymentSpec, HookRun, HookTemplate};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -14,6 +14,7 @@ use planner::manifest::{self, Owner};
 use planner::node::{NodeFacts, Nodes};
 use planner::plan::{Action, PatchReason, Plan, PodPatch};
 use planner::pod::{Container, Gate, Phase, PodFacts};
+use planner::protect::{self, BudgetFacts};
 use planner::revision::RevisionFacts;
 use serde_json::{Value, json};
 
@@ -54,6 +55,9 @@ pub(crate) struct World {
     pub(crate) pod_hook: Option<HookTemplate>,
     /// Nodes that do not answer: their pods stay as they are.
     pub(crate) lost: BTreeSet<String>,
+    /// Nodes that somebody wants to empty.
+    pub(crate) cordoned: BTreeSet<String>,
+    pub(crate) budgets: BTreeMap<String, BudgetFacts>,
     pub(crate) now: Timestamp,
     version: u64,
 }
@@ -63,7 +67,8 @@ impl World {
         let now = "2026-11-15T10:00:00Z".parse().unwrap();
         let (pods, revisions, hook_runs) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (hook_templates, pod_hook, lost) = (Vec::new(), None, BTreeSet::new());
-        Self { game: game(spec), pods, revisions, hook_runs, hook_templates, pod_hook, lost, now, version: 100 }
+        let (cordoned, budgets) = (BTreeSet::new(), BTreeMap::new());
+        Self { game: game(spec), pods, revisions, hook_runs, hook_templates, pod_hook, lost, cordoned, budgets, now, version: 100 }
     }
 
     pub(crate) fn observed(&self) -> Observed {
@@ -73,10 +78,27 @@ impl World {
             revisions: self.revisions.values().cloned().map(Arc::new).collect(),
             hook_runs: self.hook_runs.values().cloned().map(Arc::new).collect(),
             hook_templates: self.hook_templates.iter().chain(&self.pod_hook).cloned().map(Arc::new).collect(),
-            nodes: Nodes(self.lost.iter().map(|name| (name.clone(), NodeFacts { lost: true, deletion_cost: 0 })).collect()),
+            nodes: Nodes(self.lost.union(&self.cordoned).map(|name| (name.clone(), self.node(name))).collect()),
+            budgets: self.budgets.values().cloned().map(Arc::new).collect(),
             taken_revision_names: Vec::new(),
             taken_pod_names: Vec::new(),
         }
+    }
+
+    fn node(&self, name: &str) -> NodeFacts {
+        NodeFacts { lost: self.lost.contains(name), cordoned: self.cordoned.contains(name), deletion_cost: 0 }
+    }
+
+    /// Whether nobody may delete pods before their hook agrees.
+    pub(crate) fn protects(&self) -> bool {
+        let strategy = self.game.spec.pre_delete_update_strategy.as_ref();
+        strategy.is_some_and(|strategy| strategy.protect == Some(true) && strategy.hook.is_some())
+    }
+
+    /// Somebody deletes the object.
+    pub(crate) fn delete(&mut self) {
+        self.game.metadata.deletion_timestamp = Some(Time(self.now));
+        self.touch();
     }
 
     pub(crate) fn decide(&self) -> Plan<Status> {
@@ -180,8 +202,10 @@ impl World {
 
     /// Pods on a revision that are there to stay.
     pub(crate) fn on_revision(&self, revision: &str) -> usize {
-        let named =
+        let listed =
             |pod: &PodFacts| self.game.spec.scale_strategy.as_ref().is_some_and(|strategy| strategy.pods_to_delete.contains(&pod.name));
+        let is_cordoned = |pod: &PodFacts| pod.node.as_ref().is_some_and(|node| self.cordoned.contains(node));
+        let named = |pod: &PodFacts| listed(pod) || self.protects() && is_cordoned(pod);
         self.ours().filter(|pod| self.fills(pod) && !named(pod) && pod.revision() == Some(revision)).count()
     }
 
@@ -210,9 +234,15 @@ impl World {
                     patch(pod, change);
                 }
             }
-            Action::Pause { .. } | Action::ResetRetry { .. } | Action::CreateHookRun(_) | Action::DeleteHookRun { .. } => {
-                self.apply_to_rollout(action);
+            Action::Pause { .. }
+            | Action::ResetRetry { .. }
+            | Action::SetFinalizers { .. }
+            | Action::CreateHookRun(_)
+            | Action::DeleteHookRun { .. } => self.apply_to_rollout(action),
+            Action::CreateBudget { name } => {
+                self.budgets.entry(name.clone()).or_insert_with(|| budget(name, version));
             }
+            Action::DeleteBudget { name, uid } => self.budgets.retain(|key, budget| key != name || budget.uid != *uid),
             Action::CreatePod(new) => {
                 let body = manifest::pod(&owner(), new);
                 self.pods.entry(new.name.clone()).or_insert_with(|| pod(&new.name, version, &body, self.now));
@@ -230,8 +260,18 @@ impl World {
             Action::ReleasePod { name, uid } => {
                 if let Some(pod) = self.pods.get_mut(name).filter(|pod| pod.uid == *uid) {
                     pod.controller = None;
+                    pod.labels.remove(PROTECTED_LABEL);
                 }
             }
+            Action::CreateRevision(_) | Action::BumpRevision { .. } | Action::AdoptRevision { .. } | Action::DeleteRevision { .. } => {
+                self.apply_to_history(action);
+            }
+        }
+    }
+
+    fn apply_to_history(&mut self, action: &Action) {
+        let version = self.version;
+        match action {
             Action::CreateRevision(new) => {
                 self.revisions.entry(new.name.clone()).or_insert_with(|| RevisionFacts {
                     name: new.name.clone(),
@@ -252,6 +292,7 @@ impl World {
                 }
             }
             Action::DeleteRevision { name, .. } => drop(self.revisions.remove(name)),
+            _ => {}
         }
     }
 
@@ -264,6 +305,10 @@ impl World {
                 let mut spec = json!(self.game.spec);
                 spec[field]["retry"] = json!(false);
                 self.edit(|known| *known = serde_json::from_value(spec).unwrap());
+            }
+            Action::SetFinalizers { finalizers, version } if self.game.metadata.resource_version.as_ref() == Some(version) => {
+                self.game.metadata.finalizers = Some(finalizers.clone());
+                self.touch();
             }
             Action::CreateHookRun(new) => {
                 let mut run: HookRun = serde_json::from_value(manifest::hook_run(&owner(), new)).unwrap();
@@ -281,7 +326,9 @@ impl World {
     /// Records a plan's status.
     pub(crate) fn record(&mut self, plan: &Plan<Status>) {
         // A status that was decided on an older object is refused.
-        if plan.actions().any(|action| matches!(action, Action::Pause { .. } | Action::ResetRetry { .. })) {
+        let changes_object =
+            |action: &Action| matches!(action, Action::Pause { .. } | Action::ResetRetry { .. } | Action::SetFinalizers { .. });
+        if plan.actions().any(changes_object) {
             return;
         }
         self.touch();
@@ -298,6 +345,7 @@ impl World {
         let now = self.now;
         self.answer(api::tkex::Phase::Successful);
         self.lost.clear();
+        self.cordoned.clear();
         self.pods.retain(|_, pod| !pod.deleting);
         for pod in self.pods.values_mut().filter(|pod| pod.is_active()) {
             make_ready(pod, now);
@@ -344,6 +392,11 @@ fn answer(run: &mut HookRun, phase: api::tkex::Phase, now: Timestamp) {
     if run.status.is_none() {
         run.status = serde_json::from_value(json!({ "phase": phase, "message": "so it is", "finishedAt": now })).unwrap();
     }
+}
+
+fn budget(name: &str, version: u64) -> BudgetFacts {
+    let (name, uid, controller) = (name.to_owned(), format!("uid-{version}"), Some("uid-game".to_owned()));
+    BudgetFacts { name, uid, controller, selector: protect::selector("uid-game"), is_closed: true }
 }
 
 fn owner() -> Owner {

@@ -1,0 +1,96 @@
+//! PodDisruptionBudgets: ours, and those of others that mean the same pods.
+
+use std::sync::Arc;
+
+use api::selector::LabelSelector;
+use planner::protect::BudgetFacts;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::OwnerReference;
+use crate::store::{Index, Kept, Key};
+
+/// A PodDisruptionBudget.
+#[derive(Debug)]
+pub struct Budget {
+    /// What decisions see.
+    pub facts: Arc<BudgetFacts>,
+    namespace: String,
+    version: u64,
+}
+
+#[derive(Deserialize)]
+struct Wire {
+    metadata: Meta,
+    #[serde(default)]
+    spec: Spec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Meta {
+    name: String,
+    #[serde(default)]
+    namespace: String,
+    uid: String,
+    resource_version: String,
+    #[serde(default)]
+    owner_references: Vec<OwnerReference>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    selector: LabelSelector,
+    max_unavailable: Option<Value>,
+}
+
+impl Kept for Budget {
+    const KIND: &'static str = "PodDisruptionBudget";
+    const PATH: &'static str = "/apis/policy/v1/poddisruptionbudgets";
+
+    fn decode(json: &str) -> Result<Self, serde_json::Error> {
+        let Wire { metadata: meta, spec } = serde_json::from_str(json)?;
+        let facts = BudgetFacts {
+            name: meta.name,
+            uid: meta.uid,
+            controller: OwnerReference::controller(meta.owner_references).map(|owner| owner.uid),
+            selector: spec.selector,
+            is_closed: spec.max_unavailable == Some(Value::from(0)),
+        };
+        let version = meta.resource_version.parse().unwrap_or_default();
+        Ok(Self { facts: Arc::new(facts), namespace: meta.namespace, version })
+    }
+
+    fn key(&self) -> Key {
+        Key { namespace: self.namespace.clone(), name: self.facts.name.clone() }
+    }
+
+    fn uid(&self) -> &str {
+        &self.facts.uid
+    }
+
+    fn version(&self) -> u64 {
+        self.version
+    }
+
+    fn index(&self) -> Option<Index> {
+        Some(Index::Namespace(self.namespace.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_closed_when_nobody_may_be_unavailable() {
+        for (spec, closed) in [("{\"maxUnavailable\":0}", true), ("{\"maxUnavailable\":1}", false), ("{\"minAvailable\":\"100%\"}", false)]
+        {
+            let json = format!(r#"{{"metadata":{{"name":"b","namespace":"play","uid":"u","resourceVersion":"7"}},"spec":{spec}}}"#);
+            let budget = Budget::decode(&json).unwrap();
+            assert_eq!((budget.facts.is_closed, budget.version()), (closed, 7), "{spec}");
+            assert!(budget.facts.selector.is_empty());
+        }
+    }
+}

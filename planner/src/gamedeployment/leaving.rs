@@ -1,0 +1,55 @@
+//! What to do for an object that is being deleted.
+
+use std::sync::Arc;
+
+use api::tkex::GameDeploymentStatus;
+
+use super::Observed;
+use super::situation::Situation;
+use super::status;
+use crate::gate::{Gates, Leaving};
+use crate::plan::{Action, DeleteReason, Plan};
+use crate::pod::PodFacts;
+
+/// The finalizer with which Kubernetes keeps an object whose pods are to stay (`--cascade=orphan`) until they have no owner.
+const ORPHAN: &str = "orphan";
+/// The most pods that one plan deletes.
+const SLICE: usize = 500;
+
+/// Pods are left to the garbage collector, unless they are protected: then each leaves when its hook agrees, and the object stays until the last one has gone.
+pub(super) fn decide(seen: &Observed, situation: &Situation) -> Plan<GameDeploymentStatus> {
+    let protection = situation.protection();
+    let plan = |steps: Vec<Vec<Action>>, status| {
+        let steps = steps.into_iter().filter(|step| !step.is_empty()).collect();
+        Plan { steps, ..Plan::only(status) }
+    };
+    if !protection.holds_on() {
+        return Plan::only(status::deleting(seen, situation, &[], &[]));
+    }
+    if protection.finalizers.iter().any(|finalizer| finalizer == ORPHAN) {
+        return plan(protection.take_down(), status::deleting(seen, situation, &[], &[]));
+    }
+    if !situation.protects() {
+        return plan(vec![protection.let_go()], status::deleting(seen, situation, &[], &[]));
+    }
+    let mut gates = situation.gates();
+    let staying: Vec<&Arc<PodFacts>> = situation.ours.iter().filter(|pod| pod.controller.is_some() && pod.is_active()).collect();
+    let mut deletions = Vec::new();
+    for pod in &staying {
+        if deletions.len() >= SLICE {
+            gates.cut();
+            break;
+        }
+        if gates.let_leave(pod) == Leaving::Now {
+            gates.leave(pod);
+            deletions.push(Action::DeletePod { name: pod.name.clone(), uid: pod.uid.clone(), why: DeleteReason::Scale });
+        }
+    }
+    let last = if staying.is_empty() { protection.let_go() } else { Vec::new() };
+    let holds = gates.waits();
+    let writes = gates.writes(&situation.ours);
+    let Gates { waiting, wake, .. } = gates;
+    let status = status::deleting(seen, situation, &waiting, &holds);
+    let steps = vec![writes.voids, writes.unmarks, writes.skips, deletions, writes.marks, writes.questions, writes.resets, last];
+    Plan { holds, wake, ..plan(steps, status) }
+}
