@@ -92,6 +92,20 @@ async fn a_pod_goes_when_its_hook_agrees_and_not_before(scene: Arc<Scene>) -> Re
     told.await?;
     let said = refusal(&scene, &["delete", "pod", &name, "--wait=false"])?;
     ensure!(said.contains("it is protected by"), "a pod that waits is not protected: {said}");
+    // More pods than are wanted are no reason to evict one.
+    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=1"])?;
+    until_waiting(&game, "preDeleteHookCondition", 2).await?;
+    let is_counted = || {
+        let path = "jsonpath={.items[0].status.observedGeneration} {.items[0].status.currentHealthy}";
+        scene.kubectl(&["get", "poddisruptionbudgets", "-o", path]).is_ok_and(|said| said.trim().ends_with(" 3"))
+    };
+    eventually("the budget counts three pods", is_counted).await?;
+    for pod in &pods {
+        let said = evict(&scene, &pod.name_any())?;
+        ensure!(said.contains("disruption budget"), "{said}");
+    }
+    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=3"])?;
+    until_waiting(&game, "preDeleteHookCondition", 1).await?;
     sessions.end(&name);
     until_gone(&scene.pods(), &name).await?;
     let after = until_protected(&game).await?;
@@ -168,7 +182,13 @@ async fn who_may_not_change_the_workload_cannot_end_it(scene: Arc<Scene>) -> Res
     let game = Game::apply(&scene, "door", &protected(1))?;
     let pod = until_protected(&game).await?.pop().context("no pod")?;
     let name = pod.name_any();
-    scene.kubectl(&["create", "role", "pods", "--verb=get,list,patch,update,delete", "--resource=pods,pods/status"])?;
+    scene.kubectl(&[
+        "create",
+        "role",
+        "pods",
+        "--verb=get,list,patch,update,delete",
+        "--resource=pods,pods/status,poddisruptionbudgets.policy",
+    ])?;
     scene.kubectl(&["create", "rolebinding", "pods", "--role=pods", "--user=player-support"])?;
     let may = || scene.kubectl(&["auth", "can-i", "delete", "pods", "--as=player-support"]).is_ok_and(|said| said.trim() == "yes");
     eventually("the role is known", may).await?;
@@ -184,8 +204,30 @@ async fn who_may_not_change_the_workload_cannot_end_it(scene: Arc<Scene>) -> Res
             ensure!(said.contains("its protection is that of GameDeployment door"), "{said}");
         }
     }
-    let said = try_it(&["patch", "pod", &name, "--type=merge", "-p", r#"{"metadata":{"ownerReferences":null}}"#])?;
+    let owner = |field: &str, value: Value| -> Result<String> {
+        let mut owner = json!(pod.owner_references().first().context("no owner")?);
+        owner[field] = value;
+        Ok(json!({ "metadata": { "ownerReferences": [owner] } }).to_string())
+    };
+    let other = [("controller", json!(false)), ("name", json!("nobody")), ("kind", json!("ReplicaSet")), ("uid", json!("nobody"))];
+    let mut patches = vec![r#"{"metadata":{"ownerReferences":null}}"#.to_owned()];
+    for (field, value) in other {
+        patches.push(owner(field, value)?);
+    }
+    for patch in &patches {
+        let said = try_it(&["patch", "pod", &name, "--type=merge", "-p", patch])?;
+        ensure!(said.contains("its protection is that of GameDeployment door"), "{patch}: {said}");
+    }
+    let budget = budgets(&scene).await?.pop().context("no budget")?.name_any();
+    let said = try_it(&["delete", "poddisruptionbudget", &budget])?;
+    ensure!(said.contains("it protects the pods of GameDeployment door"), "{said}");
+    let said = try_it(&["patch", "poddisruptionbudget", &budget, "--type=merge", "-p", r#"{"spec":{"minAvailable":0}}"#])?;
     ensure!(said.contains("its protection is that of GameDeployment door"), "{said}");
+    // Another label takes it out of the selector, and not out of its protection.
+    scene.kubectl(&["label", "pod", &name, "app=elsewhere", "--overwrite", "--as=player-support"])?;
+    let said = try_it(&["delete", "pod", &name, "--wait=false"])?;
+    ensure!(said.contains("it is protected by GameDeployment door"), "{said}");
+    scene.kubectl(&["label", "pod", &name, "app=door", "--overwrite", "--as=player-support"])?;
     let said = try_it(&["delete", "pod", &name, "--wait=false"])?;
     ensure!(said.contains("it is protected by GameDeployment door"), "{said}");
     let off = r#"{"spec":{"preDeleteUpdateStrategy":{"protect":false}}}"#;
@@ -242,14 +284,15 @@ async fn a_budget_of_somebody_else_is_told(scene: Arc<Scene>) -> Result<()> {
     ensure!(said.contains("more than one PodDisruptionBudget"), "{said}");
     scene.kubectl(&["delete", "poddisruptionbudget", "mine"])?;
     game.until("it is told no more", |status| !told(status)).await?;
-    // Ours comes back when somebody deletes or opens it.
+    // Ours comes back, whoever deletes or opens it.
     let ours = budgets(&scene).await?.pop().context("no budget")?;
-    scene.kubectl(&["delete", "poddisruptionbudget", &ours.name_any()])?;
+    let mighty = "--as=system:serviceaccount:kube-system:generic-garbage-collector";
+    scene.kubectl(&["delete", "poddisruptionbudget", &ours.name_any(), mighty])?;
     let api = scene.api::<PodDisruptionBudget>();
     let is_back = |budget: Option<&PodDisruptionBudget>| budget.is_some_and(|budget| budget.uid() != ours.uid());
     let again = until(&api, &ours.name_any(), "made anew", is_back).await?.context("no budget")?;
-    let open = r#"{"spec":{"maxUnavailable":1}}"#;
-    scene.kubectl(&["patch", "poddisruptionbudget", &ours.name_any(), "--type=merge", "-p", open])?;
+    let open = r#"{"spec":{"minAvailable":0}}"#;
+    scene.kubectl(&["patch", "poddisruptionbudget", &ours.name_any(), "--type=merge", "-p", open, mighty])?;
     until(&api, &ours.name_any(), "closed again", |budget| budget.is_some_and(|budget| budget.uid() != again.uid())).await?;
     Ok(())
 }
@@ -271,6 +314,10 @@ async fn nothing_is_stuck_without_the_operator(suite: Arc<Suite>) -> Result<()> 
         scene.kubectl(&["delete", kind, "gameplane-protected-pods", "gameplane-protecting-workloads"])?;
     }
     eventually("pods can be deleted", || scene.kubectl(&["delete", "pod", &name]).is_ok()).await?;
+    // As the guide says.
+    scene.kubectl(&["delete", "poddisruptionbudgets", "--selector", LABEL])?;
+    let other = pods.last().context("no pod")?.name_any();
+    ensure!(evict(&scene, &other).is_err_and(|error| error.to_string().contains("was evicted")), "evictions are still refused");
     scene.kubectl(&["delete", "gamedeployment", "door", "--wait=false"])?;
     let object = game.api().get("door").await?;
     ensure!(object.finalizers().iter().any(|finalizer| finalizer == FINALIZER), "nothing holds it");

@@ -218,9 +218,10 @@ impl Server {
         self.call("patch", Method::PATCH, &path, Some((content, body)), Some(METADATA_ONLY)).await
     }
 
-    /// Deletes the object with this uid and no other.
-    pub async fn delete(&self, path: &str, uid: &str) -> Result<Written, CallError> {
-        let options = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": uid } });
+    /// Deletes the object with this uid and no other, and only this version of it, if one is given.
+    pub async fn delete(&self, path: &str, uid: &str, version: Option<u64>) -> Result<Written, CallError> {
+        let version = version.map(|version| version.to_string());
+        let options = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": uid, "resourceVersion": version } });
         self.call("delete", Method::DELETE, path, Some(("application/json", &options)), Some(METADATA_ONLY)).await
     }
 

@@ -224,7 +224,7 @@ impl Run<'_> {
                 // The trouble of one pod is not the others'.
                 if let (Action::PatchPod(change), true) = (action, error.is_refusal()) {
                     self.refused().insert(change.uid.clone());
-                } else if !(matches!(action, Action::CreateHookRun(_)) && error.is_refusal()) {
+                } else if !(matches!(action, Action::CreateHookRun(_) | Action::CreateBudget { .. }) && error.is_refusal()) {
                     self.stopped.store(true, Ordering::Relaxed);
                 }
                 let (reason, message) = action.failure(&error.message);
@@ -254,7 +254,7 @@ impl Run<'_> {
         let budgets = format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets", owner.namespace);
         match action {
             Action::CreatePod(new) => self.create(&pods, &new.name, &manifest::pod(owner, new)).await,
-            Action::DeletePod { name, uid, .. } => gone(server.delete(&format!("{pods}/{name}"), uid).await),
+            Action::DeletePod { name, uid, version, .. } => gone(server.delete(&format!("{pods}/{name}"), uid, *version).await),
             Action::AdoptPod { name, uid } => {
                 if !self.owner_is_alive().await? {
                     return Ok(Effect::Stale);
@@ -275,7 +275,7 @@ impl Run<'_> {
                 }
                 changed(server.patch(&format!("{revisions}/{name}"), Patch::Strategic, &manifest::adoption(owner, uid)).await)
             }
-            Action::DeleteRevision { name, uid } => gone(server.delete(&format!("{revisions}/{name}"), uid).await),
+            Action::DeleteRevision { name, uid } => gone(server.delete(&format!("{revisions}/{name}"), uid, None).await),
             Action::Measure(new) => {
                 (self.measure)(new);
                 Ok(Effect::Begun)
@@ -295,9 +295,9 @@ impl Run<'_> {
                 self.patch_owner(json!({ "metadata": { "resourceVersion": version, "finalizers": finalizers } })).await
             }
             Action::CreateBudget { name } => self.create(&budgets, name, &manifest::budget(owner, name)).await,
-            Action::DeleteBudget { name, uid } => gone(server.delete(&format!("{budgets}/{name}"), uid).await),
+            Action::DeleteBudget { name, uid } => gone(server.delete(&format!("{budgets}/{name}"), uid, None).await),
             Action::CreateHookRun(new) => self.create(&runs, &new.name, &manifest::hook_run(owner, new)).await,
-            Action::DeleteHookRun { name, uid } => gone(server.delete(&format!("{runs}/{name}"), uid).await),
+            Action::DeleteHookRun { name, uid } => gone(server.delete(&format!("{runs}/{name}"), uid, None).await),
         }
     }
 

@@ -6,6 +6,7 @@ use api::selector::LabelSelector;
 
 use crate::plan::Action;
 use crate::pod::PodFacts;
+use crate::protect;
 
 /// Pods sorted by what becomes of their ownership.
 #[derive(Debug, Default)]
@@ -16,16 +17,17 @@ pub struct Claim {
     pub actions: Vec<Action>,
 }
 
-/// Pods of other controllers are left alone. Owned pods that no longer match are released; active pods without an owner that match are adopted.
+/// Pods of other controllers are left alone. Owned pods that no longer match are released, unless the owner protects them; active pods without an owner that match are adopted.
 #[must_use]
-pub fn claim(owner_uid: &str, selector: &LabelSelector, pods: &[Arc<PodFacts>]) -> Claim {
+pub fn claim(owner_uid: &str, selector: &LabelSelector, protects: bool, pods: &[Arc<PodFacts>]) -> Claim {
     let mut claim = Claim::default();
     for pod in pods {
         let matches = selector.matches(&pod.labels);
         let named = || (pod.name.clone(), pod.uid.clone());
         match pod.controller.as_deref() {
             Some(uid) if uid != owner_uid => {}
-            Some(_) if matches => claim.ours.push(Arc::clone(pod)),
+            // Who has another label is as protected as before.
+            Some(_) if matches || protects && protect::protector(pod) == Some(owner_uid) => claim.ours.push(Arc::clone(pod)),
             // A pod that is going away anyway is not worth a write.
             Some(_) if pod.deleting => {}
             Some(_) => {

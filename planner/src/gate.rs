@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::hookrun;
 use crate::node::Nodes;
-use crate::plan::{Action, Hold, NewHookRun, PatchReason, PodPart, PodPatch};
+use crate::plan::{Action, DeleteReason, Hold, NewHookRun, PatchReason, PodPart, PodPatch};
 use crate::pod::{self, PodFacts};
 
 /// How long a pod is left alone after its hook said no for the first time; twice as long after each further no.
@@ -322,6 +322,13 @@ impl<'a> Gates<'a> {
     /// A pod goes, and takes its mark with it.
     pub fn leave(&mut self, pod: &PodFacts) {
         self.leaving.insert(pod.uid.clone());
+    }
+
+    /// Deletes a pod. One that could not be asked must be what was seen: it may have come to serve since.
+    #[must_use]
+    pub fn delete(&self, pod: &PodFacts, why: DeleteReason) -> Action {
+        let version = matches!(self.look(pod, Intent::Delete), Answer::Skipped(_)).then_some(pod.resource_version);
+        Action::DeletePod { name: pod.name.clone(), uid: pod.uid.clone(), why, version }
     }
 
     /// Tells that a pod goes on without its hook.

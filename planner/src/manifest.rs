@@ -115,8 +115,10 @@ pub fn budget(owner: &Owner, name: &str) -> Value {
     json!({
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": { "name": name, "namespace": owner.namespace, "ownerReferences": [owner.reference()] },
-        "spec": { "maxUnavailable": 0, "selector": protect::selector(&owner.uid) },
+        "metadata": {
+            "name": name, "namespace": owner.namespace, "labels": { PROTECTED_LABEL: owner.uid }, "ownerReferences": [owner.reference()],
+        },
+        "spec": { "minAvailable": protect::EVERYBODY, "selector": protect::selector(&owner.uid) },
     })
 }
 

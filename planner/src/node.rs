@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// Nodes by name. Those that are not among them are well and cost nothing.
@@ -13,8 +14,8 @@ pub struct Nodes(pub BTreeMap<String, NodeFacts>);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeFacts {
-    /// Whether it does not answer.
-    pub lost: bool,
+    /// Since when it does not answer.
+    pub lost: Option<Timestamp>,
     /// Whether it takes no new pods: somebody wants to empty it.
     pub cordoned: bool,
     /// `io.tencent.bcs.dev/node-deletion-cost`.
@@ -25,7 +26,13 @@ impl Nodes {
     /// Whether a node does not answer.
     #[must_use]
     pub fn is_lost(&self, name: &str) -> bool {
-        self.0.get(name).is_some_and(|node| node.lost)
+        self.lost_since(name).is_some()
+    }
+
+    /// Since when a node does not answer.
+    #[must_use]
+    pub fn lost_since(&self, name: &str) -> Option<Timestamp> {
+        self.0.get(name)?.lost
     }
 
     /// Whether a node takes no new pods.

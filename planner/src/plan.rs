@@ -66,8 +66,8 @@ pub enum Action {
     ReleasePod { name: String, uid: String },
     /// Create a pod.
     CreatePod(NewPod),
-    /// Delete a pod.
-    DeletePod { name: String, uid: String, why: DeleteReason },
+    /// Delete a pod, if it is still this version. Without one whatever has become of it.
+    DeletePod { name: String, uid: String, why: DeleteReason, version: Option<u64> },
     /// Change a pod.
     PatchPod(PodPatch),
     /// Pause or resume the rollout, for everybody to see. Only if the object is still this version.

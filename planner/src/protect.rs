@@ -14,6 +14,9 @@ use serde_json::json;
 use crate::plan::{Action, PatchReason, PodPart, PodPatch};
 use crate::pod::PodFacts;
 
+/// How many pods must be available for one to be evicted. `maxUnavailable: 0` would be reckoned from the workload's `replicas`, and let those go that are more than these.
+pub const EVERYBODY: i32 = i32::MAX;
+
 /// A PodDisruptionBudget as decisions see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetFacts {
@@ -25,7 +28,7 @@ pub struct BudgetFacts {
     pub controller: Option<String>,
     /// The pods it means. One that says nothing means every pod.
     pub selector: LabelSelector,
-    /// Whether it lets no pod be evicted: `maxUnavailable: 0`.
+    /// Whether it lets no pod be evicted, however many there are.
     pub is_closed: bool,
 }
 
@@ -58,8 +61,9 @@ impl<'a> Facts<'a> {
     }
 
     fn own(&self) -> impl Iterator<Item = &'a Arc<BudgetFacts>> {
-        let uid = self.uid;
-        self.budgets.iter().filter(move |budget| budget.controller.as_deref() == Some(uid))
+        // By its name too: somebody may have taken its owner away.
+        let (uid, name) = (self.uid, budget_name(self.uid));
+        self.budgets.iter().filter(move |budget| budget.controller.as_deref() == Some(uid) || budget.name == name)
     }
 
     /// What is missing, in order.
@@ -67,7 +71,9 @@ impl<'a> Facts<'a> {
     pub fn put_up(&self) -> Vec<Vec<Action>> {
         let with = || self.finalizers.iter().cloned().chain([PROTECTION_FINALIZER.to_owned()]).collect();
         let finalizer = if self.holds_on() { Vec::new() } else { vec![self.finalize(with())] };
-        let is_right = |budget: &&Arc<BudgetFacts>| budget.is_closed && budget.selector == selector(self.uid);
+        let is_right = |budget: &&Arc<BudgetFacts>| {
+            budget.is_closed && budget.selector == selector(self.uid) && budget.controller.as_deref() == Some(self.uid)
+        };
         let budget = match self.own().find(|budget| !is_right(budget)) {
             // It is made anew when it is gone.
             Some(wrong) => vec![delete(wrong)],
@@ -77,6 +83,12 @@ impl<'a> Facts<'a> {
         let is_bare = |pod: &&Arc<PodFacts>| pod.is_active() && protector(pod) != Some(self.uid);
         let pods = self.pods.iter().filter(is_bare).map(|pod| label(pod, Some(self.uid), PatchReason::Protect)).collect();
         vec![finalizer, budget, pods]
+    }
+
+    /// Whether nothing is missing.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.put_up().iter().all(Vec::is_empty)
     }
 
     /// What is left of it, in order.
@@ -101,7 +113,9 @@ impl<'a> Facts<'a> {
     /// Somebody else's budget that means these pods too.
     #[must_use]
     pub fn rival(&self, labels: &BTreeMap<String, String>) -> Option<&'a str> {
-        let is_rival = |budget: &&Arc<BudgetFacts>| budget.controller.as_deref() != Some(self.uid) && budget.means(labels);
+        let name = budget_name(self.uid);
+        let is_own = |budget: &BudgetFacts| budget.controller.as_deref() == Some(self.uid) || budget.name == name;
+        let is_rival = |budget: &&Arc<BudgetFacts>| !is_own(budget) && budget.means(labels);
         self.budgets.iter().find(is_rival).map(|budget| budget.name.as_str())
     }
 }

@@ -105,6 +105,28 @@ impl Hook {
     }
 }
 
+#[test]
+fn numbers_that_grow_are_told_every_ten_seconds() {
+    let provider = json!({ "web": { "url": "http://1.1.1.1", "jsonPath": "{.age}" } });
+    let metric = json!({ "name": "sessions", "interval": "1s", "failureLimit": 1000, "provider": provider });
+    let mut hook = Hook::new(&json!({ "metrics": [metric] }), [("sessions".to_owned(), vec!["no".to_owned()])].into());
+    let (mut results, mut told) = (Vec::new(), Vec::new());
+    while hook.elapsed() < 35 {
+        let plan = decide(&hook.observe(&results), hook.now);
+        if plan.patience.is_none() && hook.run.status.as_ref() != Some(&plan.status) {
+            told.push(plan.status.metric_results[0].failed);
+            hook.run.status = Some(plan.status.clone());
+        }
+        let due = plan.actions().find_map(|action| if let Action::Measure(new) = action { Some(new.number) } else { None });
+        match (due, plan.wake) {
+            (Some(number), _) => results.push(hook.answer("sessions", number)),
+            (None, Some(wake)) => hook.now = wake,
+            (None, None) => panic!("waits for nothing"),
+        }
+    }
+    assert_eq!((hook.asked["sessions"], told), (35, vec![1, 10, 19, 28]), "every second is asked, about every ten seconds is told");
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Scenario {

@@ -53,7 +53,7 @@ struct Scenario {
     /// HookRuns about pods, by pod and intent, and what they say, with how long ago: `p0 delete: Failed 5`, `p1 updated: Running`.
     #[serde(default)]
     asked: BTreeMap<String, String>,
-    /// How the object is protected, and whether it is being deleted: `finalizer`, `budget`, `wide budget`, `other budget`, `deleting`, `orphan`.
+    /// How the object is protected, and whether it is being deleted: `finalizer`, `budget`, `wide budget`, `other budget`, `stolen budget`, `deleting`, `orphan`.
     #[serde(default)]
     guards: Vec<String>,
     /// Whether the HookTemplate `test` exists.
@@ -127,7 +127,8 @@ fn build(scenario: &Scenario) -> World {
     for line in &scenario.pods {
         add(&mut world, line);
     }
-    world.lost.insert("lost".to_owned());
+    world.lost.insert("lost".to_owned(), world.now - SignedDuration::from_secs(400));
+    world.lost.insert("silent".to_owned(), world.now - SignedDuration::from_secs(100));
     world.cordoned.insert("cordoned".to_owned());
     for guard in &scenario.guards {
         put_up(&mut world, guard);
@@ -141,7 +142,8 @@ fn build(scenario: &Scenario) -> World {
 /// Puts what protects pods there, or deletes the object.
 fn put_up(world: &mut World, guard: &str) {
     let mut budget = |controller: Option<&str>, is_closed: bool, selector: LabelSelector| {
-        let (name, controller) = (guard.to_owned(), controller.map(str::to_owned));
+        let name = if guard == "stolen budget" { "gameplane-uid-game" } else { guard }.to_owned();
+        let controller = controller.map(str::to_owned);
         world.budgets.insert(name.clone(), BudgetFacts { uid: name.clone(), name, controller, selector, is_closed });
     };
     match guard {
@@ -149,6 +151,7 @@ fn put_up(world: &mut World, guard: &str) {
         "orphan" => world.game.metadata.finalizers.get_or_insert_default().push("orphan".to_owned()),
         "deleting" => world.delete(),
         "budget" => budget(Some("uid-game"), true, protect::selector("uid-game")),
+        "stolen budget" => budget(None, true, protect::selector("uid-game")),
         "wide budget" => budget(Some("uid-game"), false, protect::selector("uid-game")),
         "other budget" => budget(None, false, serde_json::from_value(json!({ "matchLabels": { "app": "game" } })).unwrap()),
         other => panic!("{other} is no guard"),
@@ -228,7 +231,7 @@ fn add(world: &mut World, line: &str) {
         if words.contains(&"sidecar-crashing") {
             pod.trouble = Some("CrashLoopBackOff".to_owned());
         }
-        if let Some(node) = ["lost", "cordoned"].iter().find(|node| words.contains(node)) {
+        if let Some(node) = ["lost", "silent", "cordoned"].iter().find(|node| words.contains(node)) {
             pod.node = Some((*node).to_owned());
         }
         if words.contains(&"done") {
@@ -249,6 +252,9 @@ fn note(pod: &mut PodFacts, words: &[&str]) {
     }
     if let Some(number) = words.iter().find_map(|word| word.strip_prefix('#')) {
         pod.annotations.insert("tkex.bkbcs.tencent.com/gamedeployment-index-id".to_owned(), number.to_owned());
+    }
+    if words.contains(&"relabelled") {
+        pod.labels.insert("app".to_owned(), "other".to_owned());
     }
     if words.contains(&"protected") {
         pod.labels.insert("gameplane.dev/protected-by".to_owned(), "uid-game".to_owned());

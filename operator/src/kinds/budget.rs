@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::selector::LabelSelector;
-use planner::protect::BudgetFacts;
+use planner::protect::{self, BudgetFacts};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -42,7 +42,8 @@ struct Meta {
 #[serde(rename_all = "camelCase", default)]
 struct Spec {
     selector: LabelSelector,
-    max_unavailable: Option<Value>,
+    min_available: Option<Value>,
+    unhealthy_pod_eviction_policy: Option<String>,
 }
 
 impl Kept for Budget {
@@ -56,7 +57,8 @@ impl Kept for Budget {
             uid: meta.uid,
             controller: OwnerReference::controller(meta.owner_references).map(|owner| owner.uid),
             selector: spec.selector,
-            is_closed: spec.max_unavailable == Some(Value::from(0)),
+            is_closed: spec.min_available == Some(Value::from(protect::EVERYBODY))
+                && spec.unhealthy_pod_eviction_policy.is_none_or(|policy| policy != "AlwaysAllow"),
         };
         let version = meta.resource_version.parse().unwrap_or_default();
         Ok(Self { facts: Arc::new(facts), namespace: meta.namespace, version })
@@ -84,9 +86,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_is_closed_when_nobody_may_be_unavailable() {
-        for (spec, closed) in [("{\"maxUnavailable\":0}", true), ("{\"maxUnavailable\":1}", false), ("{\"minAvailable\":\"100%\"}", false)]
-        {
+    fn a_budget_is_closed_when_nobody_can_be_spared() {
+        let cases = [
+            ("{\"minAvailable\":2147483647}", true),
+            ("{\"minAvailable\":2147483647,\"unhealthyPodEvictionPolicy\":\"AlwaysAllow\"}", false),
+            ("{\"maxUnavailable\":0}", false),
+            ("{\"minAvailable\":\"100%\"}", false),
+        ];
+        for (spec, closed) in cases {
             let json = format!(r#"{{"metadata":{{"name":"b","namespace":"play","uid":"u","resourceVersion":"7"}},"spec":{spec}}}"#);
             let budget = Budget::decode(&json).unwrap();
             assert_eq!((budget.facts.is_closed, budget.version()), (closed, 7), "{spec}");

@@ -93,7 +93,8 @@ impl GameDeployments {
 
     /// A node changed: if it was lost or found, cordoned or opened, look at those who ask their pods before they go.
     pub fn node_changed(&self, queue: &Queue, change: &Change<Node>) {
-        let state = |node: &Option<Arc<Node>>| node.as_ref().map(|node| (node.facts.lost, node.facts.cordoned)).unwrap_or_default();
+        let state =
+            |node: &Option<Arc<Node>>| node.as_ref().map(|node| (node.facts.lost.is_some(), node.facts.cordoned)).unwrap_or_default();
         if state(&change.old) == state(&change.new) {
             return;
         }

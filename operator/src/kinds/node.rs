@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use api::names::NODE_DELETION_COST_ANNOTATION;
+use jiff::Timestamp;
 use planner::node::NodeFacts;
 use serde::Deserialize;
 
@@ -50,10 +51,13 @@ struct Status {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Condition {
     #[serde(rename = "type")]
     kind: String,
     status: String,
+    #[serde(default)]
+    last_transition_time: Option<Timestamp>,
 }
 
 impl Kept for Node {
@@ -64,7 +68,9 @@ impl Kept for Node {
         let Wire { metadata: meta, spec, status } = serde_json::from_str(json)?;
         let is_silent = |condition: &Condition| condition.kind == "Ready" && condition.status == "Unknown";
         let cost = meta.annotations.get(NODE_DELETION_COST_ANNOTATION).and_then(|cost| cost.parse().ok());
-        let lost = status.conditions.iter().any(is_silent);
+        let silent = status.conditions.iter().find(|condition| is_silent(condition));
+        // One that has never answered is as old as time.
+        let lost = silent.map(|condition| condition.last_transition_time.unwrap_or(Timestamp::UNIX_EPOCH));
         let facts = NodeFacts { lost, cordoned: spec.unschedulable, deletion_cost: cost.unwrap_or_default() };
         Ok(Self { facts, name: meta.name, uid: meta.uid, version: meta.resource_version.parse().unwrap_or_default() })
     }
@@ -101,7 +107,7 @@ mod tests {
     #[test]
     fn a_node_is_lost_when_it_does_not_answer() {
         for (ready, lost) in [("True", false), ("False", false), ("Unknown", true)] {
-            assert_eq!(node(ready, &serde_json::json!({})).lost, lost, "{ready}");
+            assert_eq!(node(ready, &serde_json::json!({})).lost.is_some(), lost, "{ready}");
         }
     }
 

@@ -42,14 +42,15 @@ pub(super) fn decide(seen: &Observed, situation: &Situation) -> Plan<GameDeploym
         }
         if gates.let_leave(pod) == Leaving::Now {
             gates.leave(pod);
-            deletions.push(Action::DeletePod { name: pod.name.clone(), uid: pod.uid.clone(), why: DeleteReason::Scale });
+            deletions.push(gates.delete(pod, DeleteReason::Scale));
         }
     }
-    let last = if staying.is_empty() { protection.let_go() } else { Vec::new() };
+    // Who waits is as protected as before.
+    let guards = if staying.is_empty() { vec![protection.let_go()] } else { protection.put_up() };
     let holds = gates.waits();
     let writes = gates.writes(&situation.ours);
     let Gates { waiting, wake, .. } = gates;
     let status = status::deleting(seen, situation, &waiting, &holds);
-    let steps = vec![writes.voids, writes.unmarks, writes.skips, deletions, writes.marks, writes.questions, writes.resets, last];
-    Plan { holds, wake, ..plan(steps, status) }
+    let steps = vec![writes.voids, writes.unmarks, writes.skips, deletions, writes.marks, writes.questions, writes.resets];
+    Plan { holds, wake, ..plan([steps, guards].concat(), status) }
 }

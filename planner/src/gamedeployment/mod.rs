@@ -71,19 +71,19 @@ pub fn decide(seen: &Observed, now: Now) -> Plan<GameDeploymentStatus> {
     let limit = usize::try_from(seen.object.spec.revision_history_limit).unwrap_or_default();
     let forgotten = revision::superfluous(&seen.revisions, limit, needed);
     let protection = situation.protection();
-    let (on, off) = if situation.protects() { (protection.put_up(), Vec::new()) } else { (Vec::new(), protection.take_down()) };
+    let guards = if situation.protects() { protection.put_up() } else { protection.take_down() };
     let (claims, revisions) = (situation.claims.clone(), situation.revision_actions.clone());
     let (wake, canary) = (situation.wake().into_iter().chain(moves.wake).min(), situation.standing);
     let tidying = [moves.ended, canary.leftovers, forgotten].concat();
     // What was agreed to and is not wanted any more is gone before anything else is done. What is missing comes before anything goes. What only concerns the steps, and what only tidies up, comes last, so that a refusal there holds nothing up.
     let gates = moves.gates;
-    let pods = [gates.voids, gates.unmarks, claims].into_iter().chain(on);
+    let pods = [gates.voids, gates.unmarks, claims].into_iter().chain(guards);
     let pods = pods.chain([revisions, moves.missing, gates.skips, moves.deletions, moves.successors]);
     let notes = [canary.notes, moves.changes.notes.clone()].concat();
     let changes = moves.changes.into_steps();
     // A choice is written down before anybody is asked.
     let questions = [gates.marks, gates.questions, gates.resets];
-    let steps = pods.chain(changes).chain(questions).chain([canary.actions]).chain(off).chain([tidying]);
+    let steps = pods.chain(changes).chain(questions).chain([canary.actions, tidying]);
     let steps: Vec<Vec<Action>> = steps.filter(|step| !step.is_empty()).collect();
     Plan { steps, holds, notes, wake, ..Plan::only(status) }
 }

@@ -99,7 +99,7 @@ impl Moves {
         let waiting = remaining.replace();
         let mut missing = remaining.creations(waiting);
         let successors = missing.split_off(already_missing.min(missing.len()));
-        let ended = situation.ended.iter().take(SLICE).map(|pod| delete(pod, DeleteReason::Ended)).collect();
+        let ended = situation.ended.iter().take(SLICE).map(|pod| bury(pod)).collect();
         remaining.upkeep();
         let holds = remaining.holds(waiting);
         let Remaining { deletions, changes, mut gates, .. } = remaining;
@@ -115,8 +115,9 @@ impl Moves {
     }
 }
 
-fn delete(pod: &PodFacts, why: DeleteReason) -> Action {
-    Action::DeletePod { name: pod.name.clone(), uid: pod.uid.clone(), why }
+/// It has ended, and nobody is asked.
+fn bury(pod: &PodFacts) -> Action {
+    Action::DeletePod { name: pod.name.clone(), uid: pod.uid.clone(), why: DeleteReason::Ended, version: None }
 }
 
 impl<'s, 'a> Remaining<'s, 'a> {
@@ -194,7 +195,7 @@ impl<'s, 'a> Remaining<'s, 'a> {
     fn remove(&mut self, index: usize, why: DeleteReason) {
         let pod = self.take(index);
         self.gates.leave(&pod);
-        self.deletions.push(delete(&pod, why));
+        self.deletions.push(self.gates.delete(&pod, why));
     }
 
     /// Where a pod goes that stays: a stray one fills a gap in the partition.

@@ -24,6 +24,9 @@ use crate::revision::{self, RevisionFacts};
 /// A pod that ended sooner after its creation is replaced only then: a pod that cannot live must not be replaced in a hot loop.
 const SHORTEST_LIFE: SignedDuration = SignedDuration::from_secs(10);
 
+/// How long a node may be silent before its protected pods are replaced: as long as Kubernetes leaves pods there by itself.
+const SILENCE: SignedDuration = SignedDuration::from_mins(5);
+
 /// A revision that pods can be made from.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
@@ -82,7 +85,7 @@ impl<'a> Situation<'a> {
         let uid = seen.object.metadata.uid.clone().unwrap_or_default();
         let replicas = usize::try_from(spec.replicas).unwrap_or_default();
         let (limits, invalid) = limits(spec, replicas);
-        let claim = claim(&uid, &spec.selector, &seen.pods);
+        let claim = claim(&uid, &spec.selector, protects(spec), &seen.pods);
         let collisions = status.collision_count.unwrap_or_default();
         let resolved = revision::resolve(&owner, &spec.template.0, &seen.revisions, &seen.taken_revision_names, collisions);
         let update = Target { name: resolved.name, template: resolved.template };
@@ -193,7 +196,7 @@ impl<'a> Situation<'a> {
 
     /// Whether nobody may delete pods before their hook agrees.
     pub(super) fn protects(&self) -> bool {
-        self.spec.pre_delete_update_strategy.as_ref().is_some_and(|strategy| strategy.protect == Some(true) && strategy.hook.is_some())
+        protects(self.spec)
     }
 
     /// What protection is decided from.
@@ -208,9 +211,16 @@ impl<'a> Situation<'a> {
         }
     }
 
-    /// Whether a pod is to go, whatever else happens: the user named it, or wants to empty its node and it is for its hook to say when.
+    /// Whether a pod is to go, whatever else happens: the user named it, or wants to empty its node and it is for its hook to say when, or its node is gone.
     pub(super) fn is_named_for_deletion(&self, pod: &PodFacts) -> bool {
-        self.named.contains(pod.name.as_str()) || self.is_on_cordoned_node(pod)
+        let is_abandoned = || self.abandoned_at(pod).is_some_and(|at| at <= self.now);
+        self.named.contains(pod.name.as_str()) || self.is_on_cordoned_node(pod) || is_abandoned()
+    }
+
+    /// When a protected pod on a node that does not answer is given up: nobody else may delete it.
+    fn abandoned_at(&self, pod: &PodFacts) -> Option<Timestamp> {
+        let lost = self.seen.nodes.lost_since(pod.node.as_deref()?).filter(|_| self.protects())?;
+        lost.checked_add(SILENCE).ok()
     }
 
     fn is_on_cordoned_node(&self, pod: &PodFacts) -> bool {
@@ -264,8 +274,13 @@ impl<'a> Situation<'a> {
             Progress::Draining(until) => Some(until).filter(|until| *until > self.now),
             Progress::Resting | Progress::Exposed | Progress::Restarting | Progress::Done => None,
         });
-        ripe.chain(replaceable).chain(drained).chain(self.standing.wake).min()
+        let abandoned = self.placed.iter().filter_map(|pod| self.abandoned_at(pod)).filter(|at| *at > self.now);
+        ripe.chain(replaceable).chain(drained).chain(abandoned).chain(self.standing.wake).min()
     }
+}
+
+fn protects(spec: &GameDeploymentSpec) -> bool {
+    spec.pre_delete_update_strategy.as_ref().is_some_and(|strategy| strategy.protect == Some(true) && strategy.hook.is_some())
 }
 
 fn limits(spec: &GameDeploymentSpec, replicas: usize) -> (Limits, Option<Hold>) {

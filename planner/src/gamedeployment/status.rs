@@ -26,7 +26,7 @@ pub(super) fn status(seen: &Observed, situation: &Situation, moves: &Moves) -> G
     say(kind::PROGRESSING, progressing(situation, moves));
     say(kind::AVAILABLE, available(situation));
     say(kind::PAUSED, paused(situation));
-    say(kind::DEGRADED, degraded(moves));
+    say(kind::DEGRADED, degraded(&moves.holds));
     if let Some(verdict) = protected(situation, &moves.waiting) {
         say(kind::PROTECTED, verdict);
     }
@@ -55,10 +55,15 @@ fn waiting(all: &[Waiting], place: Place, before: &[PodHookCondition]) -> Vec<Po
 /// The status of an object that is being deleted. Pods that are protected leave when their hook agrees.
 pub(super) fn deleting(seen: &Observed, situation: &Situation, waits: &[Waiting], holds: &[Hold]) -> GameDeploymentStatus {
     let mut status = counted(seen, situation);
-    let start = "the object is being deleted; nothing is created or updated any more".to_owned();
-    let message = [start].into_iter().chain(holds.iter().map(ToString::to_string)).collect::<Vec<_>>().join("; ");
+    let mut says = vec!["the object is being deleted; nothing is created or updated any more".to_owned()];
+    says.extend(holds.iter().map(ToString::to_string));
+    if !holds.is_empty() {
+        says.push("set spec.preDeleteUpdateStrategy.protect to false to let everybody go at once".to_owned());
+    }
+    let message = says.join("; ");
     let generation = seen.object.metadata.generation;
     condition::set(&mut status.conditions, kind::PROGRESSING, Verdict::no(reason::DELETING, message), generation, situation.now);
+    condition::set(&mut status.conditions, kind::DEGRADED, degraded(holds), generation, situation.now);
     if let Some(verdict) = protected(situation, waits) {
         condition::set(&mut status.conditions, kind::PROTECTED, verdict, generation, situation.now);
     }
@@ -88,7 +93,8 @@ fn protected(situation: &Situation, waits: &[Waiting]) -> Option<Verdict> {
     let who = if who.is_empty() { "nobody waits for it now".to_owned() } else { format!("these wait for it now: {who}") };
     let what = "kubectl delete pod is refused, and evictions and the deletion of this object wait for spec.preDeleteUpdateStrategy.hook";
     let message = format!("{safe} of {all} pods are protected: {what}; {who}");
-    Some(if safe == all { Verdict::yes(reason::HOOK_DECIDES, message) } else { Verdict::no(reason::NOT_ALL_PROTECTED, message) })
+    let is_up = situation.protection().is_up();
+    Some(if is_up { Verdict::yes(reason::HOOK_DECIDES, message) } else { Verdict::no(reason::NOT_ALL_PROTECTED, message) })
 }
 
 /// Adds to a status that the plan could not be carried out. `before` is the status so far, which knows since when that is so.
@@ -251,8 +257,8 @@ fn paused(situation: &Situation) -> Verdict {
     }
 }
 
-fn degraded(moves: &Moves) -> Verdict {
-    let wrong = moves.holds.iter().find_map(|hold| match hold {
+fn degraded(holds: &[Hold]) -> Verdict {
+    let wrong = holds.iter().find_map(|hold| match hold {
         Hold::NotInThisVersion(_)
         | Hold::Invalid { .. }
         | Hold::HookFailed { .. }

@@ -31,6 +31,8 @@ pub use assess::word;
 const RETRY: SignedDuration = SignedDuration::from_secs(10);
 /// How long a run that has just begun is left without a status.
 const PATIENCE: SignedDuration = SignedDuration::from_millis(200);
+/// How often growing numbers are told.
+const TELL_EVERY: SignedDuration = SignedDuration::from_secs(10);
 /// Measurements that a status keeps of each metric, and of all of them: an object has a largest size.
 const KEPT: usize = 10;
 const KEPT_IN_ALL: usize = 160;
@@ -141,10 +143,22 @@ pub fn decide(seen: &Observed, now: Timestamp) -> Plan<HookRunStatus> {
         }
     }
     let notes = notes::of(run.status.as_ref(), &status);
-    // Most answers come so soon that one status tells everything.
-    let patience = (run.status.is_none() && !due.is_empty()).then_some(PATIENCE);
+    let patience = match &run.status {
+        // Most answers come so soon that one status tells everything.
+        None => (!due.is_empty()).then_some(PATIENCE),
+        Some(told) => patience(told, &status, now),
+    };
     let steps = if due.is_empty() { Vec::new() } else { vec![due] };
     Plan { steps, notes, wake, patience, ..Plan::only(status) }
+}
+
+/// How long numbers that grow and change nothing can wait: a hook that is asked every second for an hour is not written every second.
+fn patience(told: &HookRunStatus, status: &HookRunStatus, now: Timestamp) -> Option<SignedDuration> {
+    let verdicts =
+        |status: &HookRunStatus| status.metric_results.iter().map(|result| (result.name.clone(), result.phase)).collect::<Vec<_>>();
+    let last = told.metric_results.iter().filter_map(last_end).max()?;
+    let rest = last.checked_add(TELL_EVERY).ok()?.duration_since(now);
+    (verdicts(told) == verdicts(status) && rest.is_positive()).then_some(rest)
 }
 
 /// Removes a run that nobody owns when its time is over.

@@ -54,7 +54,7 @@ pub(crate) struct World {
     /// The HookTemplate that hooks about pods name, unless somebody has deleted it.
     pub(crate) pod_hook: Option<HookTemplate>,
     /// Nodes that do not answer: their pods stay as they are.
-    pub(crate) lost: BTreeSet<String>,
+    pub(crate) lost: BTreeMap<String, Timestamp>,
     /// Nodes that somebody wants to empty.
     pub(crate) cordoned: BTreeSet<String>,
     pub(crate) budgets: BTreeMap<String, BudgetFacts>,
@@ -66,7 +66,7 @@ impl World {
     pub(crate) fn new(spec: &Value) -> Self {
         let now = "2026-11-15T10:00:00Z".parse().unwrap();
         let (pods, revisions, hook_runs) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let (hook_templates, pod_hook, lost) = (Vec::new(), None, BTreeSet::new());
+        let (hook_templates, pod_hook, lost) = (Vec::new(), None, BTreeMap::new());
         let (cordoned, budgets) = (BTreeSet::new(), BTreeMap::new());
         Self { game: game(spec), pods, revisions, hook_runs, hook_templates, pod_hook, lost, cordoned, budgets, now, version: 100 }
     }
@@ -78,7 +78,7 @@ impl World {
             revisions: self.revisions.values().cloned().map(Arc::new).collect(),
             hook_runs: self.hook_runs.values().cloned().map(Arc::new).collect(),
             hook_templates: self.hook_templates.iter().chain(&self.pod_hook).cloned().map(Arc::new).collect(),
-            nodes: Nodes(self.lost.union(&self.cordoned).map(|name| (name.clone(), self.node(name))).collect()),
+            nodes: Nodes(self.lost.keys().chain(&self.cordoned).map(|name| (name.clone(), self.node(name))).collect()),
             budgets: self.budgets.values().cloned().map(Arc::new).collect(),
             taken_revision_names: Vec::new(),
             taken_pod_names: Vec::new(),
@@ -86,7 +86,7 @@ impl World {
     }
 
     fn node(&self, name: &str) -> NodeFacts {
-        NodeFacts { lost: self.lost.contains(name), cordoned: self.cordoned.contains(name), deletion_cost: 0 }
+        NodeFacts { lost: self.lost.get(name).copied(), cordoned: self.cordoned.contains(name), deletion_cost: 0 }
     }
 
     /// Whether nobody may delete pods before their hook agrees.
@@ -187,7 +187,10 @@ impl World {
 
     /// Pods that the owner has or would adopt.
     pub(crate) fn ours(&self) -> impl Iterator<Item = &PodFacts> {
-        self.pods.values().filter(|pod| pod.labels["app"] == "game" && (pod.controller.is_some() || pod.is_active()))
+        let keeps = self.protects();
+        let is_kept = move |pod: &PodFacts| keeps && pod.controller.is_some() && pod.labels.contains_key(PROTECTED_LABEL);
+        let is_ours = move |pod: &PodFacts| pod.labels["app"] == "game" || is_kept(pod);
+        self.pods.values().filter(move |pod| is_ours(pod) && (pod.controller.is_some() || pod.is_active()))
     }
 
     /// Pods that are not being deleted.
@@ -205,7 +208,11 @@ impl World {
         let listed =
             |pod: &PodFacts| self.game.spec.scale_strategy.as_ref().is_some_and(|strategy| strategy.pods_to_delete.contains(&pod.name));
         let is_cordoned = |pod: &PodFacts| pod.node.as_ref().is_some_and(|node| self.cordoned.contains(node));
-        let named = |pod: &PodFacts| listed(pod) || self.protects() && is_cordoned(pod);
+        let is_abandoned = |pod: &PodFacts| {
+            let lost = pod.node.as_ref().and_then(|node| self.lost.get(node));
+            lost.is_some_and(|since| self.now.duration_since(*since).as_secs() >= 300)
+        };
+        let named = |pod: &PodFacts| listed(pod) || self.protects() && (is_cordoned(pod) || is_abandoned(pod));
         self.ours().filter(|pod| self.fills(pod) && !named(pod) && pod.revision() == Some(revision)).count()
     }
 
@@ -354,7 +361,7 @@ impl World {
 
     /// A node does not answer any more: its pods are not ready, and stay as they are until it is back.
     pub(crate) fn lose(&mut self, node: &str) {
-        self.lost.insert(node.to_owned());
+        self.lost.entry(node.to_owned()).or_insert(self.now);
         for pod in self.pods.values_mut().filter(|pod| pod.node.as_deref() == Some(node)) {
             pod.ready_since = None;
         }
@@ -362,7 +369,7 @@ impl World {
 
     /// Whether the node of a pod answers.
     pub(crate) fn answers(&self, pod: &PodFacts) -> bool {
-        !pod.node.as_ref().is_some_and(|node| self.lost.contains(node))
+        !pod.node.as_ref().is_some_and(|node| self.lost.contains_key(node))
     }
 
     /// Lets the operator work on a calm cluster until nothing is left to do; how many rounds that took.
