@@ -54,6 +54,10 @@ pub const RUN_ATTEMPT_LABEL: &str = "attempt";
 pub const DELETING_ANNOTATION: &str = "io.tencent.bcs.dev/game-pod-deleting";
 /// Pod label: the uid of the workload whose hook must agree before anybody deletes the pod.
 pub const PROTECTED_LABEL: &str = "gameplane.dev/protected-by";
+/// How the names of our PodDisruptionBudgets begin; the uid of the workload follows.
+pub const BUDGET_PREFIX: &str = "gameplane-";
+/// Finalizer with which Kubernetes keeps an object whose pods are to stay (`--cascade=orphan`) until they have no owner.
+pub const ORPHAN_FINALIZER: &str = "orphan";
 /// Finalizer of a workload that stays until its protected pods have left.
 pub const PROTECTION_FINALIZER: &str = "gameplane.dev/protected-pods";
 /// Node annotation: pods on nodes with a lower cost are deleted first.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::names::{PROTECTED_LABEL, PROTECTION_FINALIZER};
+use api::names::{BUDGET_PREFIX, PROTECTED_LABEL, PROTECTION_FINALIZER};
 use api::selector::LabelSelector;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -60,10 +60,14 @@ impl<'a> Facts<'a> {
         self.finalizers.iter().any(|finalizer| finalizer == PROTECTION_FINALIZER)
     }
 
+    /// Whether a budget is the workload's: by its name too, somebody may have taken its owner away.
+    fn is_own(&self, budget: &BudgetFacts) -> bool {
+        budget.controller.as_deref() == Some(self.uid) || budget.name.strip_prefix(BUDGET_PREFIX) == Some(self.uid)
+    }
+
     fn own(&self) -> impl Iterator<Item = &'a Arc<BudgetFacts>> {
-        // By its name too: somebody may have taken its owner away.
-        let (uid, name) = (self.uid, budget_name(self.uid));
-        self.budgets.iter().filter(move |budget| budget.controller.as_deref() == Some(uid) || budget.name == name)
+        let all = *self;
+        self.budgets.iter().filter(move |budget| all.is_own(budget))
     }
 
     /// What is missing, in order.
@@ -77,10 +81,11 @@ impl<'a> Facts<'a> {
         let budget = match self.own().find(|budget| !is_right(budget)) {
             // It is made anew when it is gone.
             Some(wrong) => vec![delete(wrong)],
-            None if self.own().next().is_none() => vec![Action::CreateBudget { name: budget_name(self.uid) }],
+            None if self.own().next().is_none() => vec![Action::CreateBudget { name: format!("{BUDGET_PREFIX}{}", self.uid) }],
             None => Vec::new(),
         };
-        let is_bare = |pod: &&Arc<PodFacts>| pod.is_active() && protector(pod) != Some(self.uid);
+        let is_bare =
+            |pod: &&Arc<PodFacts>| pod.is_active() && pod.controller.as_deref() == Some(self.uid) && protector(pod) != Some(self.uid);
         let pods = self.pods.iter().filter(is_bare).map(|pod| label(pod, Some(self.uid), PatchReason::Protect)).collect();
         vec![finalizer, budget, pods]
     }
@@ -113,9 +118,7 @@ impl<'a> Facts<'a> {
     /// Somebody else's budget that means these pods too.
     #[must_use]
     pub fn rival(&self, labels: &BTreeMap<String, String>) -> Option<&'a str> {
-        let name = budget_name(self.uid);
-        let is_own = |budget: &BudgetFacts| budget.controller.as_deref() == Some(self.uid) || budget.name == name;
-        let is_rival = |budget: &&Arc<BudgetFacts>| !is_own(budget) && budget.means(labels);
+        let is_rival = |budget: &&Arc<BudgetFacts>| !self.is_own(budget) && budget.means(labels);
         self.budgets.iter().find(is_rival).map(|budget| budget.name.as_str())
     }
 }
@@ -124,11 +127,6 @@ impl<'a> Facts<'a> {
 #[must_use]
 pub fn protector(pod: &PodFacts) -> Option<&str> {
     pod.labels.get(PROTECTED_LABEL).map(String::as_str)
-}
-
-/// The name of a workload's budget: nobody else's.
-fn budget_name(uid: &str) -> String {
-    format!("gameplane-{uid}")
 }
 
 /// The pods of a workload that are protected.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use api::names::ORPHAN_FINALIZER;
 use api::tkex::GameDeploymentStatus;
 
 use super::Observed;
@@ -11,8 +12,6 @@ use crate::gate::{Gates, Leaving};
 use crate::plan::{Action, DeleteReason, Plan};
 use crate::pod::PodFacts;
 
-/// The finalizer with which Kubernetes keeps an object whose pods are to stay (`--cascade=orphan`) until they have no owner.
-const ORPHAN: &str = "orphan";
 /// The most pods that one plan deletes.
 const SLICE: usize = 500;
 
@@ -26,7 +25,7 @@ pub(super) fn decide(seen: &Observed, situation: &Situation) -> Plan<GameDeploym
     if !protection.holds_on() {
         return Plan::only(status::deleting(seen, situation, &[], &[]));
     }
-    if protection.finalizers.iter().any(|finalizer| finalizer == ORPHAN) {
+    if protection.finalizers.iter().any(|finalizer| finalizer == ORPHAN_FINALIZER) {
         return plan(protection.take_down(), status::deleting(seen, situation, &[], &[]));
     }
     if !situation.protects() {
