@@ -1,6 +1,7 @@
 //! An external metrics API of our own: one metric, `players`, that a test raises and lowers.
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -17,15 +18,21 @@ use tokio_rustls::server::TlsStream;
 
 use crate::scene::{Scene, run};
 
+const API_SERVICE: &str = "v1beta1.external.metrics.k8s.io";
+
 /// The metric's API, registered with the API server. Dropping it ends it.
 #[derive(Debug)]
 pub struct Metrics {
     players: Arc<AtomicI64>,
     server: JoinHandle<()>,
+    /// Takes the registration back.
+    unregister: Command,
 }
 
 impl Drop for Metrics {
     fn drop(&mut self) {
+        // An API that does not answer keeps every namespace of the cluster from going. If the cluster is gone there is nothing to take back.
+        let _ = self.unregister.output();
         self.server.abort();
     }
 }
@@ -49,7 +56,9 @@ impl Metrics {
             // Ends with the task.
             let _ = axum::serve(listener, router).await;
         });
-        let metrics = Self { players, server };
+        let mut unregister = scene.cluster().kubectl();
+        unregister.args(["delete", "apiservice", API_SERVICE, "--ignore-not-found"]);
+        let metrics = Self { players, server, unregister };
         metrics.register(scene, port)?;
         Ok(metrics)
     }
@@ -61,13 +70,13 @@ impl Metrics {
             "spec": { "type": "ExternalName", "externalName": "localhost", "ports": [{ "port": port }] },
         }))?;
         scene.apply(&json!({
-            "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": { "name": "v1beta1.external.metrics.k8s.io" },
+            "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": { "name": API_SERVICE },
             "spec": {
                 "group": "external.metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100,
                 "insecureSkipTLSVerify": true, "service": { "namespace": scene.namespace(), "name": "metrics", "port": port },
             },
         }))?;
-        let wait = ["wait", "--for=condition=Available", "apiservice/v1beta1.external.metrics.k8s.io", "--timeout=60s"];
+        let wait = ["wait", "--for=condition=Available", "apiservice", API_SERVICE, "--timeout=60s"];
         run(scene.cluster().kubectl().args(wait), "").map(drop)
     }
 
