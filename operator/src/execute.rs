@@ -100,6 +100,8 @@ enum Effect {
     NameTaken,
     /// The object that was decided on is gone, and another may have its name.
     Replaced,
+    /// The object is not what was decided on: it is left alone, and its change brings the next look.
+    Changed,
     /// It is under way; who does it tells when it has ended.
     Begun,
     /// The world differs from what was decided on: decide again.
@@ -254,7 +256,10 @@ impl Run<'_> {
         let budgets = format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets", owner.namespace);
         match action {
             Action::CreatePod(new) => self.create(&pods, &new.name, &manifest::pod(owner, new)).await,
-            Action::DeletePod { name, uid, version, .. } => gone(server.delete(&format!("{pods}/{name}"), uid, *version).await),
+            Action::DeletePod { name, uid, version, .. } => match gone(server.delete(&format!("{pods}/{name}"), uid, *version).await) {
+                Ok(Effect::Replaced) if version.is_some() => Ok(Effect::Changed),
+                effect => effect,
+            },
             Action::AdoptPod { name, uid } => {
                 if !self.owner_is_alive().await? {
                     return Ok(Effect::Stale);
@@ -404,6 +409,6 @@ fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect
             names.push(name.to_owned());
             report.unfinished = true;
         }
-        Effect::Begun | Effect::Stale => {}
+        Effect::Changed | Effect::Begun | Effect::Stale => {}
     }
 }
