@@ -19,7 +19,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Parser;
 use localkube::{Cache, Cluster, KubeVersion, OperatorOptions, Options, Pace, Progress};
-use raw::Raw;
+use pods::Seen;
 use report::Report;
 use workload::{Contender, Costs};
 
@@ -113,7 +113,7 @@ async fn pods_table(cluster: &mut Cluster, cli: &Cli) -> Result<Vec<String>> {
             our_costs.push(ours.measure(cluster, *count).await?);
             deployment_costs.push(deployment.measure(cluster, *count).await?);
         }
-        table.plain_client(*count, &median(plain, |raw| raw.seen.ready)?);
+        table.plain_client(*count, &median(plain, |seen| seen.ready)?);
         table.contender(&ours, *count, &Costs::median(&our_costs)?);
         table.contender(&deployment, *count, &Costs::median(&deployment_costs)?);
     }
@@ -169,14 +169,10 @@ impl Table {
         self.lines.push(line);
     }
 
-    fn plain_client(&mut self, count: usize, raw: &Raw) {
-        let ready = raw.seen.ready.as_secs_f64();
+    fn plain_client(&mut self, count: usize, seen: &Seen) {
+        let ready = seen.ready.as_secs_f64();
         self.plain.insert(count, ready);
-        self.say(format!(
-            "| plain client | {count} | {:.1} | {ready:.1} | 1.00 | 1.00 | | (kwok {:.1}) | | | | | | | |",
-            raw.seen.exist.as_secs_f64(),
-            raw.kwok_cpu.as_secs_f64()
-        ));
+        self.say(format!("| plain client | {count} | {:.1} | {ready:.1} | 1.00 | 1.00 | | | | | | | | | |", seen.exist.as_secs_f64()));
     }
 
     fn contender(&mut self, contender: &Contender, count: usize, costs: &Costs) {

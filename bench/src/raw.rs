@@ -1,8 +1,8 @@
 //! The yardstick: a client that creates pods as fast as the API server takes them.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -11,32 +11,21 @@ use localkube::Cluster;
 use serde_json::json;
 
 use crate::pods::{self, Seen};
-use crate::process::CpuTime;
 
-/// How long each part took, from the first request.
-#[derive(Debug)]
-pub(crate) struct Raw {
-    pub(crate) seen: Seen,
-    pub(crate) kwok_cpu: Duration,
-}
-
-pub(crate) async fn measure(cluster: &Cluster, count: usize, workers: usize) -> Result<Raw> {
+pub(crate) async fn measure(cluster: &Cluster, count: usize, workers: usize) -> Result<Seen> {
     let client = cluster.client();
     let name = format!("raw-{count}");
     pods::namespace(&client, &name).await?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), &name);
-    let kwok = cluster.kwok().context("no fake nodes")?.pid();
-    let cpu = CpuTime::of(kwok)?;
     let started = Instant::now();
     let create = async {
         let all = futures::stream::iter((0..count).map(|number| create(&pods, number)));
         all.buffer_unordered(workers).try_collect::<Vec<()>>().await
     };
     let (_, seen) = tokio::try_join!(create, pods::until_ready(&pods, "game:1", count, started))?;
-    let kwok_cpu = CpuTime::of(kwok)?.since(cpu);
     eprintln!("plain client, {count} pods: created in {:.1} s", seen.ready.as_secs_f64());
     pods::remove_namespace(&client, &name).await?;
-    Ok(Raw { seen, kwok_cpu })
+    Ok(seen)
 }
 
 async fn create(pods: &Api<Pod>, number: usize) -> Result<()> {

@@ -13,6 +13,8 @@ use kube::{Api, Client};
 use crate::cache::Cache;
 use crate::controlplane::{AUDIT_LOG, Addresses, ControlPlane, ReservedPort, client_from, within};
 use crate::error::{Asking, Doing, Error, Result};
+use crate::fake::{self, FakeNodes};
+use crate::image::Image;
 use crate::nodes::{NODES_WITHIN, wait_nodes_ready};
 use crate::options::{Options, Pace};
 use crate::pki::{Credential, kubeconfig, write_private};
@@ -22,7 +24,6 @@ use crate::registry::Registry;
 use crate::rundir::RunDir;
 use crate::tools::Tool;
 use crate::volumes::{self, Provisioner};
-use crate::{fake, image::Image};
 
 /// A running cluster. Dropping it stops everything and leaves nothing behind.
 pub struct Cluster {
@@ -36,7 +37,7 @@ pub struct Cluster {
 /// What runs.
 struct Parts {
     _volumes: Provisioner,
-    fake: Option<Daemon>,
+    _fake: Option<FakeNodes>,
     real: Option<RealNodes>,
     plane: ControlPlane,
 }
@@ -151,12 +152,6 @@ impl Cluster {
         real.map(|real| &real.registry).ok_or_else(|| Error::Invalid("images are for clusters with real nodes".to_owned()))
     }
 
-    /// The process that plays fake nodes.
-    #[must_use]
-    pub fn kwok(&self) -> Option<&Daemon> {
-        self.parts.fake.as_ref()
-    }
-
     /// Where the cluster's programs come from.
     #[must_use]
     pub fn cache(&self) -> &Cache {
@@ -203,14 +198,14 @@ impl Parts {
         let plane = ControlPlane::start(run, cache, options, addresses, port).await?;
         let fake = match options.fake_nodes {
             0 => None,
-            count => Some(fake::start(run, cache, &plane, count).await?),
+            count => Some(fake::start(run, &plane, count).await?),
         };
         let real = match network {
             None => None,
             Some(network) => Some(RealNodes::start(run, cache, &plane, network, options).await?),
         };
         let volumes = volumes::start(&plane.client, run.path().to_owned()).await?;
-        let parts = Self { _volumes: volumes, fake, real, plane };
+        let parts = Self { _volumes: volumes, _fake: fake, real, plane };
         parts.plane.wait_default_service_account().await?;
         let count = options.fake_nodes.saturating_add(options.real_nodes) as usize;
         within(NODES_WITHIN, "a node", parts.daemons(), wait_nodes_ready(&parts.plane.client, count)).await?;
@@ -220,7 +215,7 @@ impl Parts {
     /// Every process that must stay alive.
     fn daemons(&self) -> impl Iterator<Item = &Daemon> {
         let real = self.real.iter().flat_map(|real| real.daemons.iter().chain(real.nodes.iter().flat_map(RealNode::daemons)));
-        self.plane.daemons.iter().chain(&self.fake).chain(real)
+        self.plane.daemons.iter().chain(real)
     }
 }
 
@@ -266,9 +261,6 @@ fn server_of(admin: &Path) -> Result<(String, String)> {
 
 async fn prepare(cache: &Cache, options: &Options) -> Result<()> {
     let mut tools = Tool::CONTROL_PLANE.to_vec();
-    if options.fake_nodes > 0 {
-        tools.extend(Tool::FAKE_NODES);
-    }
     if options.real_nodes > 0 {
         tools.extend(Tool::REAL_NODES);
     }

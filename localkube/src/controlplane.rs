@@ -252,7 +252,7 @@ kind: Policy
 omitStages: [RequestReceived]
 rules:
 - level: None
-  users: [kwok]
+  users: [fake-nodes]
 - level: Request
   users: ['system:serviceaccount:bcs-system:gameplane']
   verbs: [patch, delete]

@@ -64,21 +64,17 @@ pub enum Tool {
     Proxy,
     /// Names on real nodes.
     Coredns,
-    /// Fake nodes.
-    Kwok,
 }
 
 impl Tool {
     /// What the control plane and its user need.
     pub const CONTROL_PLANE: [Self; 5] = [Self::Etcd, Self::Apiserver, Self::ControllerManager, Self::Scheduler, Self::Kubectl];
-    /// What fake nodes need on top.
-    pub const FAKE_NODES: [Self; 1] = [Self::Kwok];
     /// What real nodes need on top.
     pub const REAL_NODES: [Self; 3] = [Self::Kubelet, Self::Proxy, Self::Coredns];
 
     /// Every tool.
     pub fn all() -> impl Iterator<Item = Self> {
-        Self::CONTROL_PLANE.into_iter().chain(Self::FAKE_NODES).chain(Self::REAL_NODES)
+        Self::CONTROL_PLANE.into_iter().chain(Self::REAL_NODES)
     }
 
     /// The name of the binary.
@@ -93,7 +89,6 @@ impl Tool {
             Self::Kubelet => "kubelet",
             Self::Proxy => "kube-proxy",
             Self::Coredns => "coredns",
-            Self::Kwok => "kwok",
         }
     }
 
@@ -101,7 +96,6 @@ impl Tool {
         match self {
             Self::Etcd => &ETCD,
             Self::Coredns => &COREDNS,
-            Self::Kwok => &KWOK,
             Self::Apiserver | Self::ControllerManager | Self::Scheduler | Self::Kubectl | Self::Kubelet | Self::Proxy => kube.module(),
         }
     }
@@ -115,7 +109,6 @@ impl Tool {
         match self {
             Self::Etcd => "go.etcd.io/etcd/server/v3".to_owned(),
             Self::Coredns => "github.com/coredns/coredns".to_owned(),
-            Self::Kwok => "sigs.k8s.io/kwok/cmd/kwok".to_owned(),
             Self::Apiserver | Self::ControllerManager | Self::Scheduler | Self::Kubectl | Self::Kubelet | Self::Proxy => {
                 format!("k8s.io/kubernetes/cmd/{}", self.name())
             }
@@ -150,7 +143,6 @@ static KUBE_1_33: Module =
     Module { name: "kube-1.33", go_mod: include_str!("../kube-1.33/go.mod"), go_sum: include_str!("../kube-1.33/go.sum") };
 static ETCD: Module = Module { name: "etcd", go_mod: include_str!("../etcd/go.mod"), go_sum: include_str!("../etcd/go.sum") };
 static COREDNS: Module = Module { name: "coredns", go_mod: include_str!("../coredns/go.mod"), go_sum: include_str!("../coredns/go.sum") };
-static KWOK: Module = Module { name: "kwok", go_mod: include_str!("../kwok/go.mod"), go_sum: include_str!("../kwok/go.sum") };
 
 impl Module {
     /// The `go` line: the oldest Go that builds this module.

@@ -1,0 +1,101 @@
+//! Fake nodes: nodes and pods that are only played through the API.
+//!
+//! They are played on a thread of their own, because programs that use a cluster may block theirs.
+
+mod life;
+mod node;
+mod play;
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use futures::{StreamExt, TryStreamExt};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::PostParams;
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use crate::cache::go_architecture;
+use crate::controlplane::{ControlPlane, client_from};
+use crate::error::{Asking, Doing, Error, Result};
+use crate::pki::Subject;
+use crate::rundir::RunDir;
+
+/// The label by which fake nodes are recognised. With any value but `on` the node falls silent: no heartbeat, no change to its pods.
+pub const FAKE_LABEL: &str = "localkube/fake";
+
+/// Who reports for fake nodes.
+pub(crate) const USER: &str = "fake-nodes";
+
+/// Nodes that are being played. Dropping them ends it.
+#[derive(Debug)]
+pub(crate) struct FakeNodes {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for FakeNodes {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What went wrong, in the run's folder.
+#[derive(Debug, Clone)]
+struct Log(Arc<Mutex<File>>);
+
+impl Log {
+    fn say(&self, what: &str) {
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nobody could be told.
+        let _ = writeln!(file, "{} {what}", Timestamp::now());
+    }
+}
+
+/// Creates the nodes `fake-1` to `fake-<count>` and plays every node with the label, these or others.
+pub(crate) async fn start(run: &RunDir, plane: &ControlPlane, count: u32) -> Result<FakeNodes> {
+    let kubeconfig = plane.kubeconfig_for(run, USER, &Subject { user: USER, group: Some("system:masters") })?;
+    let log = run.path().join("logs").join("fake-nodes.log");
+    let log = Log(Arc::new(Mutex::new(File::create(&log).doing(|| format!("cannot create {}", log.display()))?)));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().doing(|| "cannot play fake nodes".to_owned())?;
+    let (stop, stopped) = oneshot::channel();
+    let thread = std::thread::Builder::new().name(USER.to_owned()).spawn(move || {
+        runtime.block_on(async {
+            match client_from(&kubeconfig).await {
+                Ok(client) => tokio::select! {
+                    () = play::play(client, log) => {}
+                    _ = stopped => {}
+                },
+                Err(error) => log.say(&error.to_string()),
+            }
+        });
+    });
+    let thread = thread.doing(|| "cannot play fake nodes".to_owned())?;
+    let nodes: Api<Node> = Api::all(plane.client.clone());
+    let fake = FakeNodes { stop: Some(stop), thread: Some(thread) };
+    futures::stream::iter((1..=count).map(|number| create(&nodes, number))).buffer_unordered(16).try_collect::<Vec<()>>().await?;
+    Ok(fake)
+}
+
+async fn create(nodes: &Api<Node>, number: u32) -> Result<()> {
+    let name = format!("fake-{number}");
+    let node = json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": { "name": name, "labels": {
+            FAKE_LABEL: "on",
+            "kubernetes.io/hostname": name,
+            "kubernetes.io/os": "linux",
+            "kubernetes.io/arch": go_architecture(),
+        }},
+    });
+    let node = serde_json::from_value(node).map_err(|error| Error::Invalid(format!("{name}: {error}")))?;
+    nodes.create(&PostParams::default(), &node).await.asking("cannot create a fake node").map(drop)
+}

@@ -1,0 +1,260 @@
+//! Plays nodes and their pods: watches both, asks [`life`] what comes next, and reports it.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::future::Future;
+use std::net::Ipv4Addr;
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{Config, Event, watcher};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::life::{self, Step};
+use super::{FAKE_LABEL, Log, node};
+use crate::nodes::is_ready;
+
+/// As many nodes' reports at once as a cluster of this size would have under way.
+const AT_ONCE: usize = 16;
+/// After a report that failed.
+const RETRY: Duration = Duration::from_secs(1);
+/// Longer than anything that is waited for.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// A report or a removal, and the pod as it is after a report.
+type Write = Pin<Box<dyn Future<Output = (String, kube::Result<Option<Pod>>)> + Send>>;
+
+/// Plays until it is dropped.
+pub(super) async fn play(client: Client, log: Log) {
+    let working = Config::default().labels(&format!("{FAKE_LABEL}=on"));
+    let scheduled = Config::default().fields("spec.nodeName!=");
+    let mut nodes = watcher(Api::<Node>::all(client.clone()), working).default_backoff().boxed();
+    let mut pods = watcher(Api::<Pod>::all(client.clone()), scheduled).default_backoff().boxed();
+    let mut player = Player::new(client, log);
+    let mut writes = FuturesUnordered::<Write>::new();
+    loop {
+        let first = player.waiting.first().map_or_else(|| Instant::now() + IDLE, |(due, _)| *due);
+        tokio::select! {
+            Some(event) = nodes.next() => match event {
+                Ok(event) => player.node_event(event),
+                Err(error) => player.log.say(&format!("watch of nodes: {error}")),
+            },
+            Some(event) = pods.next() => match event {
+                Ok(event) => player.pod_event(event),
+                Err(error) => player.log.say(&format!("watch of pods: {error}")),
+            },
+            Some((uid, answer)) = writes.next() => player.answered(&uid, answer),
+            () = tokio::time::sleep_until(first) => player.wake(),
+        }
+        while writes.len() < AT_ONCE
+            && let Some(write) = player.next_write()
+        {
+            writes.push(write);
+        }
+    }
+}
+
+struct Player {
+    client: Client,
+    log: Log,
+    /// The nodes that work, and who holds their lease.
+    nodes: HashMap<String, JoinHandle<()>>,
+    /// By uid.
+    pods: HashMap<String, Entry>,
+    /// Who is to be looked at, by uid.
+    queue: VecDeque<String>,
+    /// Who is to be looked at later.
+    waiting: BTreeSet<(Instant, String)>,
+    /// How many addresses were given out.
+    addresses: u32,
+}
+
+struct Entry {
+    pod: Pod,
+    /// A report is on its way.
+    busy: bool,
+    queued: bool,
+    /// When it will be looked at in any case.
+    wake: Option<Instant>,
+    /// Since when there is something to report.
+    noticed: Option<Instant>,
+}
+
+fn version(pod: &Pod) -> u64 {
+    pod.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default()
+}
+
+impl Drop for Player {
+    fn drop(&mut self) {
+        self.nodes.values().for_each(JoinHandle::abort);
+    }
+}
+
+impl Player {
+    fn new(client: Client, log: Log) -> Self {
+        Self { client, log, nodes: HashMap::new(), pods: HashMap::new(), queue: VecDeque::new(), waiting: BTreeSet::new(), addresses: 0 }
+    }
+
+    fn node_event(&mut self, event: Event<Node>) {
+        match event {
+            Event::Apply(node) | Event::InitApply(node) => self.node_works(node),
+            Event::Delete(node) => {
+                if let Some(lease) = self.nodes.remove(&node.name_any()) {
+                    lease.abort();
+                }
+            }
+            Event::Init => self.nodes.drain().for_each(|(_, lease)| lease.abort()),
+            Event::InitDone => {}
+        }
+    }
+
+    fn node_works(&mut self, node: Node) {
+        let name = node.name_any();
+        if !is_ready(&node) {
+            tokio::spawn(node::report_ready(self.client.clone(), name.clone(), self.log.clone()));
+        }
+        if self.nodes.contains_key(&name) {
+            return;
+        }
+        self.nodes.insert(name.clone(), tokio::spawn(node::hold_lease(self.client.clone(), node, self.log.clone())));
+        let here = self.pods.iter().filter(|(_, entry)| entry.node() == name).map(|(uid, _)| uid.clone());
+        here.collect::<Vec<_>>().iter().for_each(|uid| self.look_at(uid));
+    }
+
+    fn pod_event(&mut self, event: Event<Pod>) {
+        match event {
+            Event::Apply(pod) | Event::InitApply(pod) => {
+                let Some(uid) = pod.uid() else { return };
+                self.is_now(&uid, pod);
+            }
+            Event::Delete(pod) => drop(pod.uid().and_then(|uid| self.pods.remove(&uid))),
+            Event::Init => self.pods.clear(),
+            Event::InitDone => {}
+        }
+    }
+
+    /// The pod as it was seen, or as an answer told. The two overtake each other.
+    fn is_now(&mut self, uid: &str, pod: Pod) {
+        match self.pods.get_mut(uid) {
+            Some(entry) if version(&pod) <= version(&entry.pod) => {}
+            Some(entry) => entry.pod = pod,
+            None => drop(self.pods.insert(uid.to_owned(), Entry { pod, busy: false, queued: false, wake: None, noticed: None })),
+        }
+        self.look_at(uid);
+    }
+
+    fn look_at(&mut self, uid: &str) {
+        if let Some(entry) = self.pods.get_mut(uid).filter(|entry| !entry.queued && !entry.busy) {
+            entry.queued = true;
+            self.queue.push_back(uid.to_owned());
+        }
+    }
+
+    fn look_later(&mut self, uid: &str, due: Instant) {
+        if let Some(entry) = self.pods.get_mut(uid).filter(|entry| entry.wake.is_none_or(|wake| due < wake)) {
+            entry.wake = Some(due);
+            self.waiting.insert((due, uid.to_owned()));
+        }
+    }
+
+    /// Who has waited long enough is looked at.
+    fn wake(&mut self) {
+        let later = self.waiting.split_off(&(Instant::now(), String::new()));
+        for (due, uid) in std::mem::replace(&mut self.waiting, later) {
+            if let Some(entry) = self.pods.get_mut(&uid).filter(|entry| entry.wake == Some(due)) {
+                entry.wake = None;
+            }
+            self.look_at(&uid);
+        }
+    }
+
+    fn answered(&mut self, uid: &str, answer: kube::Result<Option<Pod>>) {
+        let Some(entry) = self.pods.get_mut(uid) else { return };
+        entry.busy = false;
+        match answer {
+            Ok(Some(pod)) => self.is_now(uid, pod),
+            // The watch tells when it is gone, or who still holds it.
+            Ok(None) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => drop(self.pods.remove(uid)),
+            Err(error) => {
+                self.log.say(&format!("{}: {error}", entry.pod.name_any()));
+                self.look_later(uid, Instant::now() + RETRY);
+            }
+        }
+    }
+
+    /// Looks at the pods in the queue until there is something to write.
+    fn next_write(&mut self) -> Option<Write> {
+        loop {
+            let uid = self.queue.pop_front()?;
+            let Some(entry) = self.pods.get_mut(&uid) else { continue };
+            entry.queued = false;
+            if entry.busy || !self.nodes.contains_key(entry.node()) {
+                continue;
+            }
+            let (now, addresses) = (Timestamp::now(), &mut self.addresses);
+            let step = life::next(&entry.pod, now, || {
+                *addresses += 1;
+                Ipv4Addr::from_bits(FIRST_ADDRESS.to_bits() + *addresses)
+            });
+            let asked = Instant::now();
+            match step {
+                Step::Rest => entry.noticed = None,
+                Step::At(due) => {
+                    entry.noticed = None;
+                    self.look_later(&uid, asked + Duration::try_from(due.duration_since(now)).unwrap_or_default());
+                }
+                Step::Report { status, hesitate } => {
+                    let due = *entry.noticed.get_or_insert(asked) + hesitate;
+                    if due > asked {
+                        self.look_later(&uid, due);
+                        continue;
+                    }
+                    (entry.noticed, entry.busy) = (None, true);
+                    return Some(Box::pin(report(self.client.clone(), uid, entry.pod.namespace(), entry.pod.name_any(), status)));
+                }
+                Step::Remove => {
+                    entry.busy = true;
+                    return Some(Box::pin(remove(self.client.clone(), uid, entry.pod.namespace(), entry.pod.name_any())));
+                }
+            }
+        }
+    }
+}
+
+/// The network address of all pods.
+const FIRST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
+
+impl Entry {
+    fn node(&self) -> &str {
+        self.pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
+    }
+}
+
+async fn report(
+    client: Client,
+    uid: String,
+    namespace: Option<String>,
+    name: String,
+    status: Value,
+) -> (String, kube::Result<Option<Pod>>) {
+    let pods: Api<Pod> = Api::namespaced(client, &namespace.unwrap_or_default());
+    let change = json!({ "metadata": { "uid": uid }, "status": status });
+    let answer = pods.patch_status(&name, &PatchParams::default(), &Patch::Strategic(change)).await;
+    (uid, answer.map(Some))
+}
+
+async fn remove(client: Client, uid: String, namespace: Option<String>, name: String) -> (String, kube::Result<Option<Pod>>) {
+    let pods: Api<Pod> = Api::namespaced(client, &namespace.unwrap_or_default());
+    let this = Preconditions { uid: Some(uid.clone()), resource_version: None };
+    let answer = pods.delete(&name, &DeleteParams { preconditions: Some(this), ..DeleteParams::default().grace_period(0) }).await;
+    (uid, answer.map(|_| None))
+}
