@@ -222,7 +222,8 @@ async fn only_changed_containers_restart_and_in_order(scene: Arc<Scene>) -> Resu
     let containers = |side: &str, first: &str, second: &str| json!([{ "name": "side", "image": side }, { "name": "first", "image": first }, { "name": "second", "image": second }]);
     let mut spec = in_place(2, 0);
     spec["updateStrategy"]["inPlaceUpdateStrategy"]["policy"] = json!("OrderedReady");
-    spec["template"] = json!({ "spec": { "containers": containers("side:1", "first:1", "second:1") } });
+    let slowly = json!({ "annotations": { "localkube/ready-after": "2s" } });
+    spec["template"] = json!({ "metadata": slowly, "spec": { "containers": containers("side:1", "first:1", "second:1") } });
     let game = Game::apply(&scene, "several", &spec)?;
     game.until_rest("Complete").await?;
     game.patch(json!({ "spec": { "template": { "spec": { "containers": containers("side:1", "first:2", "second:2") } } } })).await?;
@@ -231,9 +232,12 @@ async fn only_changed_containers_restart_and_in_order(scene: Arc<Scene>) -> Resu
         let statuses = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
         let restarts: Vec<i32> = statuses.iter().map(|status| status.restart_count).collect();
         ensure!(restarts == [0, 1, 1], "{restarts:?}");
-        let started =
-            |index: usize| statuses.get(index).and_then(|status| Some(status.state.as_ref()?.running.as_ref()?.started_at.clone()?.0));
-        ensure!(started(1) < started(2), "the second did not wait for the first: {:?} {:?}", started(1), started(2));
+        let started = |index: usize| {
+            let started = statuses.get(index).and_then(|status| Some(status.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0));
+            started.with_context(|| format!("container {index} does not run"))
+        };
+        let waited = started(2)?.duration_since(started(1)?);
+        ensure!(waited >= jiff::SignedDuration::from_secs(2), "the second did not wait until the first was ready: {waited:?}");
     }
     Ok(())
 }

@@ -37,7 +37,7 @@ pub struct Cluster {
 /// What runs.
 struct Parts {
     _volumes: Provisioner,
-    _fake: Option<FakeNodes>,
+    fake: Option<FakeNodes>,
     real: Option<RealNodes>,
     plane: ControlPlane,
 }
@@ -172,8 +172,7 @@ impl Cluster {
 
     /// Returns when a part of the cluster has died, says which, and keeps the logs.
     pub async fn death(&self) -> Error {
-        let death = futures::future::select_all(self.parts.daemons().map(|daemon| Box::pin(daemon.ended()))).await.0;
-        with_evidence(death, &self.run, &self.cache)
+        with_evidence(self.parts.death().await, &self.run, &self.cache)
     }
 
     /// A kubeconfig for a ServiceAccount, in the run's folder.
@@ -205,11 +204,30 @@ impl Parts {
             Some(network) => Some(RealNodes::start(run, cache, &plane, network, options).await?),
         };
         let volumes = volumes::start(&plane.client, run.path().to_owned()).await?;
-        let parts = Self { _volumes: volumes, _fake: fake, real, plane };
+        let parts = Self { _volumes: volumes, fake, real, plane };
         parts.plane.wait_default_service_account().await?;
         let count = options.fake_nodes.saturating_add(options.real_nodes) as usize;
-        within(NODES_WITHIN, "a node", parts.daemons(), wait_nodes_ready(&parts.plane.client, count)).await?;
+        let ready = within(NODES_WITHIN, "a node", [], wait_nodes_ready(&parts.plane.client, count));
+        tokio::select! {
+            ready = ready => ready?,
+            death = parts.death() => return Err(death),
+        }
         Ok(parts)
+    }
+
+    /// Returns when a part has died.
+    async fn death(&self) -> Error {
+        let daemons = futures::future::select_all(self.daemons().map(|daemon| Box::pin(daemon.ended())));
+        let fake = async {
+            match &self.fake {
+                Some(fake) => fake.ended().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            (death, _, _) = daemons => death,
+            death = fake => death,
+        }
     }
 
     /// Every process that must stay alive.

@@ -185,7 +185,8 @@ pub(crate) fn one_line(text: &str) -> String {
     if tail.is_empty() { "no output".to_owned() } else { tail.join("; ") }
 }
 
-fn last_line(log: &Path) -> String {
+/// The end of a log.
+pub(crate) fn last_line(log: &Path) -> String {
     fs::read_to_string(log).map_or_else(|_| "nothing".to_owned(), |text| one_line(text.lines().last().unwrap_or_default()))
 }
 

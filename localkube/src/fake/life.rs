@@ -23,7 +23,7 @@ use k8s_openapi::api::core::v1::{
     PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// The address of every fake node.
 pub(super) const NODE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 127, 0, 1);
@@ -33,9 +33,9 @@ const CRASH_LOOP: &str = "CrashLoopBackOff";
 
 /// A restarted container is ready after this long.
 const READY_AFTER: SignedDuration = SignedDuration::from_secs(1);
-/// How long a node takes to notice that readiness is lost: what comes right after, a new image for one, is reported together with it.
+/// How long a node takes to notice that a gate went down: what comes right after, a new image for one, is reported together with it.
 const NOTICE_LOSS: Duration = Duration::from_millis(500);
-/// How long a node takes to notice that readiness is back.
+/// How long a node takes to notice that a gate is up.
 const NOTICE_READY: Duration = Duration::from_millis(100);
 
 /// What a node does with a pod.
@@ -107,11 +107,15 @@ pub(super) fn next(pod: &Pod, now: Timestamp, address: impl FnOnce() -> Ipv4Addr
     let due = script
         .time("localkube/start-after")
         .zip(scheduled.or(pod.metadata.creation_timestamp.as_ref()))
-        .map(|(after, from)| from.0 + after);
+        .map(|(after, from)| later(from.0, after));
     match due {
         Some(due) if now < due => Step::At(due),
         Some(_) | None => start(spec, status, &script, now, address),
     }
+}
+
+fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
 /// After whichever is shorter: the time the containers take to stop, or the grace period.
@@ -121,7 +125,7 @@ fn leave(pod: &Pod, deleted: Timestamp, script: &Script<'_>, now: Timestamp) -> 
         // Only a finalizer keeps it.
         return Step::Rest;
     }
-    let due = script.time("localkube/terminate-after").map(|after| deleted - grace + after.min(grace));
+    let due = script.time("localkube/terminate-after").map(|after| later(later(deleted, -grace), after.min(grace)));
     due.filter(|due| now < *due).map_or(Step::Remove, Step::At)
 }
 
@@ -130,18 +134,16 @@ fn start(spec: &PodSpec, status: &PodStatus, script: &Script<'_>, now: Timestamp
     let containers: Vec<_> = spec.containers.iter().map(|container| begin(container, None, script, !late, now)).collect();
     let address = if spec.host_network == Some(true) { NODE_ADDRESS } else { address() };
     let mut report = report(spec, status, &containers, now);
-    if let Some(conditions) = report.get_mut("conditions").and_then(Value::as_array_mut) {
+    if let Some(conditions) = report.entry("conditions").or_insert_with(|| json!([])).as_array_mut() {
         conditions.extend(["PodReadyToStartContainers", "Initialized"].map(|kind| condition(kind, None, now)));
     }
-    if let Some(fields) = report.as_object_mut() {
-        let init: Vec<_> = spec.init_containers.iter().flatten().map(|container| init_container(container, now)).collect();
-        fields.insert("initContainerStatuses".to_owned(), json!(init));
-        fields.insert("containerStatuses".to_owned(), json!(containers));
-        fields.insert("hostIP".to_owned(), json!(NODE_ADDRESS));
-        fields.insert("podIP".to_owned(), json!(address));
-        fields.insert("startTime".to_owned(), json!(Time(now)));
-    }
-    Step::Report { status: report, hesitate: Duration::ZERO }
+    let init: Vec<_> = spec.init_containers.iter().flatten().map(|container| init_container(container, now)).collect();
+    report.insert("initContainerStatuses".to_owned(), json!(init));
+    report.insert("containerStatuses".to_owned(), json!(containers));
+    report.insert("hostIP".to_owned(), json!(NODE_ADDRESS));
+    report.insert("podIP".to_owned(), json!(address));
+    report.insert("startTime".to_owned(), json!(Time(now)));
+    Step::Report { status: Value::Object(report), hesitate: Duration::ZERO }
 }
 
 fn live(spec: &PodSpec, status: &PodStatus, script: &Script<'_>, now: Timestamp) -> Step {
@@ -151,7 +153,7 @@ fn live(spec: &PodSpec, status: &PodStatus, script: &Script<'_>, now: Timestamp)
         .containers
         .iter()
         .map(|container| {
-            let old = status.container_statuses.iter().flatten().find(|one| Some(&one.name) == Some(&container.name));
+            let old = status.container_statuses.iter().flatten().find(|one| one.name == container.name);
             let (is, ready_at) = go_on(container, old, script, gates_up, now);
             due = due.into_iter().chain(ready_at).min();
             is
@@ -159,10 +161,10 @@ fn live(spec: &PodSpec, status: &PodStatus, script: &Script<'_>, now: Timestamp)
         .collect();
     let mut report = report(spec, status, &now_are, now);
     let same = status.container_statuses.as_ref() == Some(&now_are);
-    if let Some(fields) = report.as_object_mut().filter(|_| !same) {
-        fields.insert("containerStatuses".to_owned(), json!(now_are));
+    if !same {
+        report.insert("containerStatuses".to_owned(), json!(now_are));
     }
-    if report.as_object().is_none_or(serde_json::Map::is_empty) {
+    if report.is_empty() {
         return due.map_or(Step::Rest, Step::At);
     }
     let hesitate = match (same, is_up(status, "Ready")) {
@@ -170,12 +172,12 @@ fn live(spec: &PodSpec, status: &PodStatus, script: &Script<'_>, now: Timestamp)
         (true, true) => NOTICE_LOSS,
         (true, false) => NOTICE_READY,
     };
-    Step::Report { status: report, hesitate }
+    Step::Report { status: Value::Object(report), hesitate }
 }
 
 /// What of conditions and phase is no longer true.
-fn report(spec: &PodSpec, status: &PodStatus, containers: &[ContainerStatus], now: Timestamp) -> Value {
-    let mut fields = serde_json::Map::new();
+fn report(spec: &PodSpec, status: &PodStatus, containers: &[ContainerStatus], now: Timestamp) -> Map<String, Value> {
+    let mut fields = Map::new();
     let all_ready = containers.iter().all(|container| container.ready);
     let ready = if !all_ready {
         Some("ContainersNotReady")
@@ -198,7 +200,7 @@ fn report(spec: &PodSpec, status: &PodStatus, containers: &[ContainerStatus], no
     if status.phase.as_deref() != Some(phase) {
         fields.insert("phase".to_owned(), json!(phase));
     }
-    Value::Object(fields)
+    fields
 }
 
 fn condition(kind: &str, why_not: Option<&str>, now: Timestamp) -> Value {
@@ -244,7 +246,7 @@ fn go_on(
             Fate::Runs => waits_for(old).is_none() && old.image == image,
         };
     if !as_before {
-        // Where a gate is down nobody could tell when readiness came: one report says both.
+        // Ready stays as it is while a gate is down: one report says all.
         let at_once = !gates_up && script.time("localkube/ready-after").is_none();
         return (begin(wanted, Some(old), script, at_once, now), None);
     }
@@ -256,7 +258,7 @@ fn go_on(
     match started {
         Some(_) if script.never_ready(image) => is.ready = false,
         Some(started) if !old.ready => {
-            let due = started.0 + script.time("localkube/ready-after").unwrap_or(READY_AFTER);
+            let due = later(started.0, script.time("localkube/ready-after").unwrap_or(READY_AFTER));
             is.ready = now >= due;
             return (is, (now < due).then_some(due));
         }
@@ -366,14 +368,13 @@ mod tests {
             for (part, fields) in change {
                 for (name, value) in fields.as_object().cloned().unwrap_or_default() {
                     let old = &mut self.0[&part][&name];
-                    match value {
-                        Value::Array(new) if name == "conditions" => {
-                            let kept = old.as_array().cloned().unwrap_or_default().into_iter();
-                            let kept = kept.filter(|one| new.iter().all(|other| other["type"] != one["type"]));
-                            *old = Value::Array(kept.collect::<Vec<_>>().into_iter().chain(new.clone()).collect());
-                        }
-                        value => *old = value,
-                    }
+                    let new = value.as_array().filter(|_| name == "conditions");
+                    let kept = old
+                        .as_array()
+                        .into_iter()
+                        .flatten()
+                        .filter(|one| new.into_iter().flatten().all(|other| other["type"] != one["type"]));
+                    *old = new.map_or_else(|| value.clone(), |new| kept.chain(new).cloned().collect());
                 }
             }
         }
@@ -490,5 +491,12 @@ mod tests {
         assert_eq!(life.next(40), Step::Remove);
         life.change(json!({ "metadata": { "deletionGracePeriodSeconds": 0 } }));
         assert_eq!(life.next(40), Step::Rest);
+    }
+
+    #[test]
+    fn times_beyond_the_calendar_are_never_reached() {
+        let mut life = Life::new(image("game:1"));
+        life.change(json!({ "metadata": { "annotations": { "localkube/start-after": "99999999h" } } }));
+        assert_eq!(life.next(0), Step::At(Timestamp::MAX));
     }
 }

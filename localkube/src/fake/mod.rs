@@ -8,6 +8,7 @@ mod play;
 
 use std::fs::File;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -17,25 +18,43 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::cache::go_architecture;
 use crate::controlplane::{ControlPlane, client_from};
 use crate::error::{Asking, Doing, Error, Result};
 use crate::pki::Subject;
+use crate::process::last_line;
 use crate::rundir::RunDir;
 
 /// The label by which fake nodes are recognised. With any value but `on` the node falls silent: no heartbeat, no change to its pods.
 pub const FAKE_LABEL: &str = "localkube/fake";
 
-/// Who reports for fake nodes.
-pub(crate) const USER: &str = "fake-nodes";
+/// Who reports for fake nodes, which the audit policy knows too.
+const USER: &str = "fake-nodes";
 
 /// Nodes that are being played. Dropping them ends it.
 #[derive(Debug)]
 pub(crate) struct FakeNodes {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// Closed when the thread has ended.
+    alive: watch::Receiver<()>,
+    log: PathBuf,
+}
+
+impl FakeNodes {
+    /// Waits until nobody plays any more, which is for ever unless something is wrong.
+    pub(crate) async fn ended(&self) -> Error {
+        let mut alive = self.alive.clone();
+        while alive.changed().await.is_ok() {}
+        Error::Died {
+            name: USER.to_owned(),
+            status: "nobody plays fake nodes any more".to_owned(),
+            log: self.log.clone(),
+            tail: last_line(&self.log),
+        }
+    }
 }
 
 impl Drop for FakeNodes {
@@ -62,11 +81,13 @@ impl Log {
 /// Creates the nodes `fake-1` to `fake-<count>` and plays every node with the label, these or others.
 pub(crate) async fn start(run: &RunDir, plane: &ControlPlane, count: u32) -> Result<FakeNodes> {
     let kubeconfig = plane.kubeconfig_for(run, USER, &Subject { user: USER, group: Some("system:masters") })?;
-    let log = run.path().join("logs").join("fake-nodes.log");
-    let log = Log(Arc::new(Mutex::new(File::create(&log).doing(|| format!("cannot create {}", log.display()))?)));
+    let file = run.path().join("logs").join(format!("{USER}.log"));
+    let log = Log(Arc::new(Mutex::new(File::create(&file).doing(|| format!("cannot create {}", file.display()))?)));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().doing(|| "cannot play fake nodes".to_owned())?;
     let (stop, stopped) = oneshot::channel();
+    let (living, alive) = watch::channel(());
     let thread = std::thread::Builder::new().name(USER.to_owned()).spawn(move || {
+        let _living = living;
         runtime.block_on(async {
             match client_from(&kubeconfig).await {
                 Ok(client) => tokio::select! {
@@ -79,7 +100,7 @@ pub(crate) async fn start(run: &RunDir, plane: &ControlPlane, count: u32) -> Res
     });
     let thread = thread.doing(|| "cannot play fake nodes".to_owned())?;
     let nodes: Api<Node> = Api::all(plane.client.clone());
-    let fake = FakeNodes { stop: Some(stop), thread: Some(thread) };
+    let fake = FakeNodes { stop: Some(stop), thread: Some(thread), alive, log: file };
     futures::stream::iter((1..=count).map(|number| create(&nodes, number))).buffer_unordered(16).try_collect::<Vec<()>>().await?;
     Ok(fake)
 }

@@ -1,5 +1,6 @@
 //! A fake node is Ready as long as its lease is held, also after it came back from silence.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,27 +10,58 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
-use super::Log;
 use super::life::NODE_ADDRESS;
+use super::{Log, USER};
 use crate::cache::go_architecture;
+use crate::nodes::is_ready;
 
 const LEASE_SECONDS: u32 = 40;
 const BEAT: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Holds the node's lease until it is aborted.
-pub(super) async fn hold_lease(client: Client, node: Node, log: Log) {
-    let name = node.name_any();
+/// A node that works until it is dropped.
+pub(super) struct WorkingNode {
+    work: JoinHandle<((), ())>,
+    not_ready: Arc<Notify>,
+}
+
+impl Drop for WorkingNode {
+    fn drop(&mut self) {
+        self.work.abort();
+    }
+}
+
+impl WorkingNode {
+    pub(super) fn new(client: Client, node: &Node, log: Log) -> Self {
+        let not_ready = Arc::new(Notify::new());
+        let report = report_ready(client.clone(), node.name_any(), Arc::clone(&not_ready), log.clone());
+        let lease = hold_lease(client, node.name_any(), node.uid(), log);
+        let working = Self { work: tokio::spawn(async { tokio::join!(lease, report) }), not_ready };
+        working.seen(node);
+        working
+    }
+
+    /// The node as it is now.
+    pub(super) fn seen(&self, node: &Node) {
+        if !is_ready(node) {
+            self.not_ready.notify_one();
+        }
+    }
+}
+
+async fn hold_lease(client: Client, name: String, uid: Option<String>, log: Log) {
     let leases: Api<Lease> = Api::namespaced(client, "kube-node-lease");
-    let owner = json!({ "apiVersion": "v1", "kind": "Node", "name": name, "uid": node.uid() });
+    let owner = json!({ "apiVersion": "v1", "kind": "Node", "name": name, "uid": uid });
     loop {
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": { "name": name, "ownerReferences": [owner] },
             "spec": { "holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": MicroTime(Timestamp::now()) },
         });
-        let held = leases.patch(&name, &PatchParams::apply("fake-nodes").force(), &Patch::Apply(&lease)).await;
+        let held = leases.patch(&name, &PatchParams::apply(USER).force(), &Patch::Apply(&lease)).await;
         if let Err(error) = &held {
             log.say(&format!("lease of {name}: {error}"));
         }
@@ -37,24 +69,23 @@ pub(super) async fn hold_lease(client: Client, node: Node, log: Log) {
     }
 }
 
-/// Reports the node Ready, however often it takes.
-pub(super) async fn report_ready(client: Client, name: String, log: Log) {
+/// Reports the node Ready whenever it is not, however often it takes.
+async fn report_ready(client: Client, name: String, not_ready: Arc<Notify>, log: Log) {
     let nodes: Api<Node> = Api::all(client);
-    let mut status = json!({ "status": status(&name) });
     loop {
-        match nodes.patch_status(&name, &PatchParams::default(), &Patch::Strategic(&status)).await {
-            Ok(_) => return,
-            Err(kube::Error::Api(answer)) if answer.code == 404 => return,
-            Err(error) => log.say(&format!("status of {name}: {error}")),
+        not_ready.notified().await;
+        let change = json!({ "status": status(&name) });
+        if let Err(error) = nodes.patch_status(&name, &PatchParams::default(), &Patch::Strategic(&change)).await {
+            log.say(&format!("status of {name}: {error}"));
+            tokio::time::sleep(RETRY).await;
+            not_ready.notify_one();
         }
-        tokio::time::sleep(RETRY).await;
-        status = json!({ "status": self::status(&name) });
     }
 }
 
 fn status(name: &str) -> Value {
     let now = Time(Timestamp::now());
-    let condition = |kind: &str, status: &str, reason: &str| json!({ "type": kind, "status": status, "reason": reason, "lastHeartbeatTime": now, "lastTransitionTime": now });
+    let condition = |kind: &str, status: &str, reason: &str| json!({ "type": kind, "status": status, "reason": reason, "message": null, "lastHeartbeatTime": now, "lastTransitionTime": now });
     let room = json!({ "cpu": "1000", "memory": "2000Gi", "pods": "100000", "ephemeral-storage": "2000Gi" });
     json!({
         "addresses": [{ "type": "InternalIP", "address": NODE_ADDRESS }, { "type": "Hostname", "address": name }],

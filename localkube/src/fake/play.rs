@@ -1,6 +1,6 @@
 //! Plays nodes and their pods: watches both, asks [`life`] what comes next, and reports it.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::net::Ipv4Addr;
 use std::pin::Pin;
@@ -12,22 +12,21 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{Config, Event, watcher};
+use kube::runtime::watcher::{Config, Error, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::life::{self, Step};
-use super::{FAKE_LABEL, Log, node};
-use crate::nodes::is_ready;
+use super::node::WorkingNode;
+use super::{FAKE_LABEL, Log};
 
 /// As many nodes' reports at once as a cluster of this size would have under way.
 const AT_ONCE: usize = 16;
 /// After a report that failed.
 const RETRY: Duration = Duration::from_secs(1);
-/// Longer than anything that is waited for.
-const IDLE: Duration = Duration::from_secs(3600);
+/// Pods get the addresses that follow.
+const NETWORK: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 
 /// A report or a removal, and the pod as it is after a report.
 type Write = Pin<Box<dyn Future<Output = (String, kube::Result<Option<Pod>>)> + Send>>;
@@ -36,23 +35,26 @@ type Write = Pin<Box<dyn Future<Output = (String, kube::Result<Option<Pod>>)> + 
 pub(super) async fn play(client: Client, log: Log) {
     let working = Config::default().labels(&format!("{FAKE_LABEL}=on"));
     let scheduled = Config::default().fields("spec.nodeName!=");
-    let mut nodes = watcher(Api::<Node>::all(client.clone()), working).default_backoff().boxed();
-    let mut pods = watcher(Api::<Pod>::all(client.clone()), scheduled).default_backoff().boxed();
-    let mut player = Player::new(client, log);
+    let watch_nodes = || watcher(Api::<Node>::all(client.clone()), working.clone()).default_backoff().boxed();
+    let watch_pods = || watcher(Api::<Pod>::all(client.clone()), scheduled.clone()).default_backoff().boxed();
+    let (mut nodes, mut pods) = (watch_nodes(), watch_pods());
+    let mut player = Player::new(client.clone(), log);
     let mut writes = FuturesUnordered::<Write>::new();
     loop {
-        let first = player.waiting.first().map_or_else(|| Instant::now() + IDLE, |(due, _)| *due);
+        let first = player.waiting.first().map_or_else(Instant::now, |(due, _)| *due);
         tokio::select! {
             Some(event) = nodes.next() => match event {
                 Ok(event) => player.node_event(event),
+                Err(error) if history_is_gone(&error) => nodes = watch_nodes(),
                 Err(error) => player.log.say(&format!("watch of nodes: {error}")),
             },
             Some(event) = pods.next() => match event {
                 Ok(event) => player.pod_event(event),
+                Err(error) if history_is_gone(&error) => pods = watch_pods(),
                 Err(error) => player.log.say(&format!("watch of pods: {error}")),
             },
             Some((uid, answer)) = writes.next() => player.answered(&uid, answer),
-            () = tokio::time::sleep_until(first) => player.wake(),
+            () = tokio::time::sleep_until(first), if !player.waiting.is_empty() => player.wake(),
         }
         while writes.len() < AT_ONCE
             && let Some(write) = player.next_write()
@@ -62,13 +64,20 @@ pub(super) async fn play(client: Client, log: Log) {
     }
 }
 
+/// The watcher would ask for the same version for ever.
+fn history_is_gone(error: &Error) -> bool {
+    matches!(error, Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
+}
+
 struct Player {
     client: Client,
     log: Log,
-    /// The nodes that work, and who holds their lease.
-    nodes: HashMap<String, JoinHandle<()>>,
+    /// The nodes that work.
+    nodes: HashMap<String, WorkingNode>,
     /// By uid.
     pods: HashMap<String, Entry>,
+    /// The uids of a list under way: who is not among them is gone.
+    listed: HashSet<String>,
     /// Who is to be looked at, by uid.
     queue: VecDeque<String>,
     /// Who is to be looked at later.
@@ -92,52 +101,43 @@ fn version(pod: &Pod) -> u64 {
     pod.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
-impl Drop for Player {
-    fn drop(&mut self) {
-        self.nodes.values().for_each(JoinHandle::abort);
-    }
-}
-
 impl Player {
     fn new(client: Client, log: Log) -> Self {
-        Self { client, log, nodes: HashMap::new(), pods: HashMap::new(), queue: VecDeque::new(), waiting: BTreeSet::new(), addresses: 0 }
+        let (nodes, pods, listed) = (HashMap::new(), HashMap::new(), HashSet::new());
+        Self { client, log, nodes, pods, listed, queue: VecDeque::new(), waiting: BTreeSet::new(), addresses: 0 }
     }
 
     fn node_event(&mut self, event: Event<Node>) {
         match event {
-            Event::Apply(node) | Event::InitApply(node) => self.node_works(node),
-            Event::Delete(node) => {
-                if let Some(lease) = self.nodes.remove(&node.name_any()) {
-                    lease.abort();
-                }
-            }
-            Event::Init => self.nodes.drain().for_each(|(_, lease)| lease.abort()),
+            Event::Apply(node) | Event::InitApply(node) => self.node_works(&node),
+            Event::Delete(node) => drop(self.nodes.remove(&node.name_any())),
+            Event::Init => self.nodes.clear(),
             Event::InitDone => {}
         }
     }
 
-    fn node_works(&mut self, node: Node) {
+    fn node_works(&mut self, node: &Node) {
         let name = node.name_any();
-        if !is_ready(&node) {
-            tokio::spawn(node::report_ready(self.client.clone(), name.clone(), self.log.clone()));
-        }
-        if self.nodes.contains_key(&name) {
+        if let Some(working) = self.nodes.get(&name) {
+            working.seen(node);
             return;
         }
-        self.nodes.insert(name.clone(), tokio::spawn(node::hold_lease(self.client.clone(), node, self.log.clone())));
+        self.nodes.insert(name.clone(), WorkingNode::new(self.client.clone(), node, self.log.clone()));
         let here = self.pods.iter().filter(|(_, entry)| entry.node() == name).map(|(uid, _)| uid.clone());
         here.collect::<Vec<_>>().iter().for_each(|uid| self.look_at(uid));
     }
 
     fn pod_event(&mut self, event: Event<Pod>) {
         match event {
-            Event::Apply(pod) | Event::InitApply(pod) => {
-                let Some(uid) = pod.uid() else { return };
+            Event::Apply(pod) => self.is_now(&pod.uid().unwrap_or_default(), pod),
+            Event::InitApply(pod) => {
+                let uid = pod.uid().unwrap_or_default();
                 self.is_now(&uid, pod);
+                self.listed.insert(uid);
             }
-            Event::Delete(pod) => drop(pod.uid().and_then(|uid| self.pods.remove(&uid))),
-            Event::Init => self.pods.clear(),
-            Event::InitDone => {}
+            Event::Delete(pod) => drop(self.pods.remove(&pod.uid().unwrap_or_default())),
+            Event::Init => self.listed.clear(),
+            Event::InitDone => self.pods.retain(|uid, _| self.listed.contains(uid)),
         }
     }
 
@@ -203,7 +203,7 @@ impl Player {
             let (now, addresses) = (Timestamp::now(), &mut self.addresses);
             let step = life::next(&entry.pod, now, || {
                 *addresses += 1;
-                Ipv4Addr::from_bits(FIRST_ADDRESS.to_bits() + *addresses)
+                Ipv4Addr::from_bits(NETWORK.to_bits() + *addresses)
             });
             let asked = Instant::now();
             match step {
@@ -229,9 +229,6 @@ impl Player {
         }
     }
 }
-
-/// The network address of all pods.
-const FIRST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 
 impl Entry {
     fn node(&self) -> &str {
