@@ -11,7 +11,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 
 use crate::cache::Cache;
-use crate::controlplane::{AUDIT_LOG, Addresses, ControlPlane, ReservedPort, client_from, within};
+use crate::controlplane::{AUDIT_LOG, Addresses, ControlPlane, ReservedPort, client_from, first_death, within};
 use crate::error::{Asking, Doing, Error, Result};
 use crate::fake::{self, FakeNodes};
 use crate::image::Image;
@@ -207,17 +207,12 @@ impl Parts {
         let parts = Self { _volumes: volumes, fake, real, plane };
         parts.plane.wait_default_service_account().await?;
         let count = options.fake_nodes.saturating_add(options.real_nodes) as usize;
-        let ready = within(NODES_WITHIN, "a node", [], wait_nodes_ready(&parts.plane.client, count));
-        tokio::select! {
-            ready = ready => ready?,
-            death = parts.death() => return Err(death),
-        }
+        within(NODES_WITHIN, "a node", parts.death(), wait_nodes_ready(&parts.plane.client, count)).await?;
         Ok(parts)
     }
 
     /// Returns when a part has died.
     async fn death(&self) -> Error {
-        let daemons = futures::future::select_all(self.daemons().map(|daemon| Box::pin(daemon.ended())));
         let fake = async {
             match &self.fake {
                 Some(fake) => fake.ended().await,
@@ -225,7 +220,7 @@ impl Parts {
             }
         };
         tokio::select! {
-            (death, _, _) = daemons => death,
+            death = first_death(self.daemons()) => death,
             death = fake => death,
         }
     }

@@ -118,7 +118,7 @@ impl ControlPlane {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
-        within(READY_WITHIN, "kube-apiserver", &self.daemons, ready).await
+        within(READY_WITHIN, "kube-apiserver", first_death(&self.daemons), ready).await
     }
 
     /// Waits for the ServiceAccount that every pod needs.
@@ -131,7 +131,7 @@ impl ControlPlane {
                 .map(drop)
                 .map_err(|error| Error::Invalid(format!("cannot watch ServiceAccounts: {error}")))
         };
-        within(READY_WITHIN, "the default ServiceAccount", &self.daemons, there).await
+        within(READY_WITHIN, "the default ServiceAccount", first_death(&self.daemons), there).await
     }
 
     /// A kubeconfig for a component with a certificate of its own.
@@ -140,17 +140,21 @@ impl ControlPlane {
     }
 }
 
-/// Waits for `ready`, but not longer than `limit` and not after one of the daemons has died.
-pub(crate) async fn within<'a, T>(
+/// Returns when one of the daemons has died.
+pub(crate) async fn first_death<'a>(daemons: impl IntoIterator<Item = &'a Daemon>) -> Error {
+    futures::future::select_all(daemons.into_iter().map(|daemon| Box::pin(daemon.ended()))).await.0
+}
+
+/// Waits for `ready`, but not longer than `limit` and not after a death.
+pub(crate) async fn within<T>(
     limit: Duration,
     what: &str,
-    daemons: impl IntoIterator<Item = &'a Daemon>,
+    death: impl Future<Output = Error>,
     ready: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let deaths = futures::future::select_all(daemons.into_iter().map(|daemon| Box::pin(daemon.ended())));
     tokio::select! {
         done = ready => done,
-        (death, _, _) = deaths => Err(death),
+        death = death => Err(death),
         () = tokio::time::sleep(limit) => {
             Err(Error::NotReady { what: what.to_owned(), after: limit, last: "no part has died".to_owned() })
         }

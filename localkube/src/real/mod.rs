@@ -102,7 +102,7 @@ async fn wait_for_file(path: &Path, what: &str, daemon: &Daemon) -> Result<()> {
         }
         Ok(())
     };
-    within(Duration::from_secs(60), what, [daemon], there).await
+    within(Duration::from_secs(60), what, daemon.ended(), there).await
 }
 
 #[cfg(test)]
