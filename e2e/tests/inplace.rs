@@ -219,12 +219,19 @@ async fn a_gate_that_is_flipped_by_hand_is_set_right(scene: Arc<Scene>) -> Resul
 }
 
 async fn only_changed_containers_restart_and_in_order(scene: Arc<Scene>) -> Result<()> {
+    let games = [("several", false), ("gateless", true)].map(|(name, gateless)| restart_in_order(&scene, name, gateless));
+    futures::future::try_join_all(games).await.map(drop)
+}
+
+async fn restart_in_order(scene: &Arc<Scene>, name: &str, gateless: bool) -> Result<()> {
     let containers = |side: &str, first: &str, second: &str| json!([{ "name": "side", "image": side }, { "name": "first", "image": first }, { "name": "second", "image": second }]);
-    let mut spec = in_place(2, 0);
+    // Who goes on serving has no grace to wait for.
+    let mut spec = in_place(2, if gateless { 600 } else { 0 });
+    spec["disableReadinessGate"] = json!(gateless);
     spec["updateStrategy"]["inPlaceUpdateStrategy"]["policy"] = json!("OrderedReady");
     let slowly = json!({ "annotations": { "localkube/ready-after": "2s" } });
     spec["template"] = json!({ "metadata": slowly, "spec": { "containers": containers("side:1", "first:1", "second:1") } });
-    let game = Game::apply(&scene, "several", &spec)?;
+    let game = Game::apply(scene, name, &spec)?;
     game.until_rest("Complete").await?;
     game.patch(json!({ "spec": { "template": { "spec": { "containers": containers("side:1", "first:2", "second:2") } } } })).await?;
     game.until_rest("Complete").await?;

@@ -120,14 +120,16 @@ impl Changes {
         }
         let settings = settings(situation);
         let grace: i64 = settings.grace_period_seconds.unwrap_or_default().into();
-        let first = Action::PatchPod(inplace::start(pod, revision, &difference, Terms { grace, ask_after }, now));
-        if !restarts || pod.gate == Gate::Absent {
+        let in_order = settings.policy.unwrap_or(ContainerOrder::DisOrdered) != ContainerOrder::DisOrdered;
+        let in_turn = in_order && difference.images.len() > 1;
+        let first = Action::PatchPod(inplace::start(pod, revision, &difference, Terms { grace, ask_after, in_turn }, now));
+        if !restarts || (pod.gate == Gate::Absent && !in_turn) {
             self.begun.push(Writes { drain: None, resize: resize(pod, &difference), restart: Some(first) });
             return;
         }
         let mut writes = Writes { drain: Some(first), ..Writes::default() };
         // Nothing to wait for: what comes next comes in the same plan.
-        if grace == 0 && settings.policy.unwrap_or(ContainerOrder::DisOrdered) == ContainerOrder::DisOrdered {
+        if grace == 0 && !in_order {
             writes.resize = resize(pod, &difference);
             writes.restart = Some(Action::PatchPod(inplace::follow(pod, &difference)));
         }

@@ -291,6 +291,21 @@ mod tests {
     }
 
     #[test]
+    fn containers_of_a_pod_without_the_gate_wait_for_each_other_and_for_no_grace() {
+        let images = ["game", "side"].map(|name| (name.to_owned(), format!("{name}:2"))).to_vec();
+        let difference = Difference { images, ..Difference::default() };
+        let pod = pod(runs("game:1", "game:1", "a", 0), Gate::Absent);
+        let now = "2026-11-15T10:01:00Z".parse().unwrap();
+        let begins = |in_turn| start(&pod, "game-3", &difference, Terms { grace: 60, ask_after: false, in_turn }, now).body;
+        let (at_once, announced) = (begins(false), begins(true));
+        assert!(at_once.pointer("/spec/containers/1").is_some(), "{at_once}");
+        assert!(announced.pointer("/spec").is_none() && announced.pointer("/status").is_none(), "{announced}");
+        let pending = announced.pointer("/metadata/annotations/inplace-update-grace").and_then(|text| text.as_str()).unwrap();
+        let pending: Pending = serde_json::from_str(pending).unwrap();
+        assert_eq!((pending.grace_seconds, pending.container_images.len()), (0, 2));
+    }
+
+    #[test]
     fn annotations_of_the_original_are_understood() {
         let state =
             r#"{"revision":"game-1","updateTimestamp":"2020-11-10T08:41:06Z","lastContainerStatuses":{"game":{"imageID":"sha256:a"}}}"#;

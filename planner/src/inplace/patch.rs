@@ -88,22 +88,29 @@ pub struct Terms {
     pub grace: i64,
     /// Whether a hook is asked when it serves again.
     pub ask_after: bool,
+    /// Whether its containers change one after the other.
+    pub in_turn: bool,
 }
 
 /// Begins an update to `revision`: one write that takes the pod out of its services and says what will change; or, where nothing restarts or nothing holds the pod back, all of it.
+/// A pod without the gate goes on serving, so that it has no grace.
 #[must_use]
 pub fn start(pod: &PodFacts, revision: &str, difference: &Difference, terms: Terms, now: Timestamp) -> PodPatch {
     let state = State { ask_after: terms.ask_after, ..state(pod, revision, difference, now) };
     let restarts = difference.restarts();
     let mut labels = Map::from_iter([(REVISION_LABEL.to_owned(), json!(revision))]);
     let mut annotations = Map::new();
-    if restarts && pod.gate != Gate::Absent {
+    if restarts && (pod.gate != Gate::Absent || terms.in_turn) {
         let container_images = difference.images.iter().cloned().collect();
-        let pending = Pending { revision: revision.to_owned(), container_images, grace_seconds: terms.grace };
+        let grace_seconds = if pod.gate == Gate::Absent { 0 } else { terms.grace };
+        let pending = Pending { revision: revision.to_owned(), container_images, grace_seconds };
         annotations.insert(INPLACE_STATE_ANNOTATION.to_owned(), text(&state));
         annotations.insert(INPLACE_GRACE_ANNOTATION.to_owned(), text(&pending));
         // The grace of a pod that is out of its services already goes on.
-        let rest = if matches!(pod.gate, Gate::Down(_)) { json!({}) } else { json!({ "status": condition(false, now) }) };
+        let rest = match pod.gate {
+            Gate::Down(_) | Gate::Absent => json!({}),
+            Gate::Unset | Gate::Up => json!({ "status": condition(false, now) }),
+        };
         return patch(pod, PatchReason::Drain, PodPart::Status, labels, annotations, rest);
     }
     labels.extend(entries(&difference.labels));
