@@ -173,29 +173,38 @@ async fn a_dead_part_ends_the_run_and_is_named(suite: Arc<Suite>) -> Result<()> 
 }
 
 async fn a_damaged_binary_is_named_when_it_fails(suite: Arc<Suite>) -> Result<()> {
-    let cache = tempfile::tempdir()?;
     let mut command = localkube(&suite)?;
     command.arg("build").args(["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"]);
     let built = finish(command).await?;
-    for binary in built.stdout.lines() {
-        // The same layout, with links to the real cache; etcd is a damaged copy of the same size.
-        let folder = Path::new(binary).parent().and_then(Path::parent).and_then(Path::file_name).context("no folder")?;
-        let target = cache.path().join(folder).join("bin");
-        fs::create_dir_all(&target)?;
-        let name = Path::new(binary).file_name().context("no name")?;
-        fs::copy(format!("{binary}.receipt"), target.join(format!("{}.receipt", name.display())))?;
-        if name == "etcd" {
-            fs::write(target.join(name), vec![0; fs::read(binary)?.len()])?;
-            fs::set_permissions(target.join(name), fs::Permissions::from_mode(0o755))?;
-        } else {
-            std::os::unix::fs::symlink(binary, target.join(name))?;
+    // One that ends at once, and one that hangs until the API server gives up.
+    for content in ["", "#!/bin/sh\nexec sleep 300\n"] {
+        let cache = tempfile::tempdir()?;
+        for binary in built.stdout.lines().map(Path::new) {
+            link_or_damage(cache.path(), binary, content)?;
         }
+        let runs = tempfile::tempdir()?;
+        let mut command = localkube(&suite)?;
+        command.env("LOCALKUBE_CACHE", cache.path()).env("LOCALKUBE_RUNS", runs.path());
+        command.args(["run", "--fake-nodes", "0", "--", "true"]);
+        finish(command).await?.check(125, "etcd in the cache is damaged: run `localkube build --again etcd`")?;
     }
-    let runs = tempfile::tempdir()?;
-    let mut command = localkube(&suite)?;
-    command.env("LOCALKUBE_CACHE", cache.path()).env("LOCALKUBE_RUNS", runs.path());
-    command.args(["run", "--fake-nodes", "0", "--", "true"]);
-    finish(command).await?.check(125, "etcd in the cache is damaged: run `localkube build --again etcd`")
+    Ok(())
+}
+
+/// The same layout in another cache: links to what was built; etcd is a file of the same size that begins with `content`.
+fn link_or_damage(cache: &Path, binary: &Path, content: &str) -> Result<()> {
+    let folder = binary.parent().and_then(Path::parent).and_then(Path::file_name).context("no folder")?;
+    let name = binary.file_name().context("no name")?;
+    let target = cache.join(folder).join("bin").join(name);
+    fs::create_dir_all(target.parent().context("no folder")?)?;
+    fs::copy(format!("{}.receipt", binary.display()), format!("{}.receipt", target.display()))?;
+    if name != "etcd" {
+        return Ok(std::os::unix::fs::symlink(binary, target)?);
+    }
+    let mut damaged = content.as_bytes().to_vec();
+    damaged.resize(usize::try_from(fs::metadata(binary)?.len())?, 0);
+    fs::write(&target, damaged)?;
+    Ok(fs::set_permissions(target, fs::Permissions::from_mode(0o755))?)
 }
 
 async fn images_without_real_nodes_are_refused(suite: Arc<Suite>) -> Result<()> {

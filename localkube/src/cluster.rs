@@ -232,14 +232,16 @@ impl Parts {
     }
 }
 
-/// Keeps the logs of a failed run and says where they are; names a damaged binary if that was the reason.
+/// Keeps the logs of a failed run and says where they are; names a damaged binary if that was the reason. The part that died need not be it: others give up on a part that hangs.
 fn with_evidence(mut error: Error, run: &RunDir, cache: &Cache) -> Error {
     let logs = run.keep_logs();
+    if !matches!(error, Error::Died { .. } | Error::NotReady { .. }) {
+        return error;
+    }
+    if let Some(tool) = Tool::all().find(|tool| matches!(cache.inspect(*tool), Ok(Some(false)))) {
+        return Error::Damaged { tool: tool.name().to_owned() };
+    }
     if let Error::Died { name, log, .. } = &mut error {
-        let part = Tool::all().find(|tool| name.ends_with(tool.name()));
-        if let Some(tool) = part.filter(|tool| matches!(cache.inspect(*tool), Ok(Some(false)))) {
-            return Error::Damaged { tool: tool.name().to_owned() };
-        }
         *log = logs.join(format!("{name}.log"));
     } else if let Error::NotReady { last, .. } = &mut error {
         *last = format!("{last}; the logs are in {}", logs.display());
