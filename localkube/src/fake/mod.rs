@@ -44,6 +44,18 @@ pub(crate) struct FakeNodes {
 }
 
 impl FakeNodes {
+    /// Plays on a thread of its own until told to stop.
+    fn on_a_thread(log: PathBuf, play: impl FnOnce(oneshot::Receiver<()>) + Send + 'static) -> Result<Self> {
+        let (stop, stopped) = oneshot::channel();
+        let (living, alive) = watch::channel(());
+        let thread = std::thread::Builder::new().name(USER.to_owned()).spawn(move || {
+            let _living = living;
+            play(stopped);
+        });
+        let thread = thread.doing(|| "cannot play fake nodes".to_owned())?;
+        Ok(Self { stop: Some(stop), thread: Some(thread), alive, log })
+    }
+
     /// Waits until nobody plays any more, which is for ever unless something is wrong.
     pub(crate) async fn ended(&self) -> Error {
         let mut alive = self.alive.clone();
@@ -84,10 +96,7 @@ pub(crate) async fn start(run: &RunDir, plane: &ControlPlane, count: u32) -> Res
     let file = run.path().join("logs").join(format!("{USER}.log"));
     let log = Log(Arc::new(Mutex::new(File::create(&file).doing(|| format!("cannot create {}", file.display()))?)));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().doing(|| "cannot play fake nodes".to_owned())?;
-    let (stop, stopped) = oneshot::channel();
-    let (living, alive) = watch::channel(());
-    let thread = std::thread::Builder::new().name(USER.to_owned()).spawn(move || {
-        let _living = living;
+    let fake = FakeNodes::on_a_thread(file, move |stopped| {
         runtime.block_on(async {
             match client_from(&kubeconfig).await {
                 Ok(client) => tokio::select! {
@@ -97,10 +106,8 @@ pub(crate) async fn start(run: &RunDir, plane: &ControlPlane, count: u32) -> Res
                 Err(error) => log.say(&error.to_string()),
             }
         });
-    });
-    let thread = thread.doing(|| "cannot play fake nodes".to_owned())?;
+    })?;
     let nodes: Api<Node> = Api::all(plane.client.clone());
-    let fake = FakeNodes { stop: Some(stop), thread: Some(thread), alive, log: file };
     futures::stream::iter((1..=count).map(|number| create(&nodes, number))).buffer_unordered(16).try_collect::<Vec<()>>().await?;
     Ok(fake)
 }
@@ -119,4 +126,20 @@ async fn create(nodes: &Api<Node>, number: u32) -> Result<()> {
     });
     let node = serde_json::from_value(node).map_err(|error| Error::Invalid(format!("{name}: {error}")))?;
     nodes.create(&PostParams::default(), &node).await.asking("cannot create a fake node").map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn it_is_noticed_when_nobody_plays_any_more() {
+        let log = PathBuf::from("/nowhere/fake-nodes.log");
+        let ended = FakeNodes::on_a_thread(log.clone(), drop).unwrap();
+        assert!(matches!(ended.ended().await, Error::Died { name, .. } if name == USER));
+        let playing = FakeNodes::on_a_thread(log, |stopped| drop(stopped.blocking_recv())).unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(50), playing.ended()).await.is_err(), "it plays");
+    }
 }
