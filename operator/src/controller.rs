@@ -156,7 +156,7 @@ impl<W: Workload> Controller<W> {
 
     /// Records what was seen and decides when to look again.
     async fn finish(&self, key: &Key, pass: Pass<W::Status>, memory: Memory, report: Report, now: Timestamp) -> Outcome {
-        let Report { mut writes, failure, taken, unfinished, unsure, .. } = report;
+        let Report { mut writes, failure, taken, unfinished, unsure, took, .. } = report;
         let status = match &failure {
             Some(failure) => W::with_trouble(pass.plan.status, pass.before.as_ref(), failure, now),
             None => pass.plan.status,
@@ -193,7 +193,7 @@ impl<W: Workload> Controller<W> {
         if unfinished {
             self.queue.add(key.clone());
         }
-        Outcome::Done { pause: pause(pass.pods) }
+        Outcome::Done { pause: pause(pass.pods, took) }
     }
 
     /// What a status says for the first time is told as an event too.
@@ -272,9 +272,25 @@ fn waiting(status: &serde_json::Value) -> Gates {
     })
 }
 
-/// A look costs time in proportion to the pods: events of big workloads are taken together.
-fn pause(pods: usize) -> Duration {
+/// A look costs time in proportion to the pods: events of big workloads are taken together. Those that came while the plan was carried out are together already.
+fn pause(pods: usize, writing: Duration) -> Duration {
     Duration::from_micros(100)
         .saturating_mul(u32::try_from(pods).unwrap_or(u32::MAX))
         .clamp(Duration::from_millis(5), Duration::from_millis(250))
+        .saturating_sub(writing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_at_many_pods_are_rare_and_writing_is_pause_enough() {
+        let milliseconds = Duration::from_millis;
+        assert_eq!(pause(1, Duration::ZERO), milliseconds(5));
+        assert_eq!(pause(1_000, Duration::ZERO), milliseconds(100));
+        assert_eq!(pause(100_000, Duration::ZERO), milliseconds(250));
+        assert_eq!(pause(1_000, milliseconds(30)), milliseconds(70));
+        assert_eq!(pause(5_000, milliseconds(1_000)), Duration::ZERO);
+    }
 }

@@ -64,6 +64,8 @@ pub struct Report {
     pub taken: Taken,
     /// Actions that succeeded.
     pub done: usize,
+    /// How long it took.
+    pub took: Duration,
     /// Whether actions are left for a fresh decision.
     pub unfinished: bool,
     /// Whether the fresh decision should wait a little: the lease is in doubt, or the world is not what the cache shows.
@@ -124,6 +126,7 @@ struct Run<'a> {
 impl Executor {
     /// Carries the steps out, in order, until one fails or the time is up.
     pub async fn execute(&self, mandate: &Mandate, steps: &[Vec<Action>], measure: &(dyn Fn(&NewMeasurement) + Sync)) -> Report {
+        let begun = Instant::now();
         let run = Run {
             executor: self,
             mandate,
@@ -132,7 +135,7 @@ impl Executor {
             refused: Mutex::default(),
             stopped: AtomicBool::new(false),
             done: AtomicUsize::new(0),
-            deadline: Instant::now() + SLICE,
+            deadline: begun + SLICE,
         };
         for step in steps {
             run.step(step).await;
@@ -142,6 +145,7 @@ impl Executor {
         }
         let mut report = run.report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         report.done = run.done.into_inner();
+        report.took = begun.elapsed();
         report
     }
 }
@@ -410,5 +414,91 @@ fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect
             report.unfinished = true;
         }
         Effect::Changed | Effect::Begun | Effect::Stale => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::extract::{Path, State};
+    use http::StatusCode;
+    use planner::plan::{DeleteReason, PatchReason};
+
+    use super::*;
+
+    /// What an API server was asked, in order, and what it answers about the pod `odd`; all others do as they are told.
+    #[derive(Clone)]
+    struct Asked {
+        all: Arc<Mutex<Vec<String>>>,
+        about_odd: (StatusCode, &'static str),
+    }
+
+    async fn answer(State(asked): State<Asked>, method: http::Method, Path(path): Path<String>) -> (StatusCode, String) {
+        let name = path.rsplit('/').find(|part| *part != "status").unwrap_or_default().to_owned();
+        asked.all.lock().unwrap().push(format!("{method} {name}"));
+        let (code, reason) = if name == "odd" { asked.about_odd } else { (StatusCode::OK, "") };
+        (code, json!({ "reason": reason, "message": "said the server", "metadata": { "resourceVersion": "7" } }).to_string())
+    }
+
+    /// Carries steps out, one write at a time.
+    async fn execute(about_odd: (StatusCode, &'static str), steps: &[Vec<Action>]) -> (Report, Vec<String>) {
+        let asked = Asked { all: Arc::default(), about_odd };
+        let router = Router::new().route("/{*path}", axum::routing::any(answer)).with_state(asked.clone());
+        let metrics: Arc<Metrics> = Arc::default();
+        let server = Server::new(kube::Client::new(router, "play"), Arc::clone(&metrics));
+        let leadership = Arc::new(Leadership::unquestioned());
+        let (events, _) = Events::start(server.clone(), Arc::clone(&leadership));
+        let executor = Executor { server, leadership, events, metrics, writes: Arc::new(Semaphore::new(1)), per_object: 1 };
+        let [api_version, kind, name, namespace, uid] =
+            ["tkex.tencent.com/v1alpha1", "GameDeployment", "game", "play", "g"].map(str::to_owned);
+        let owner = Owner { api_version, kind, name, namespace, uid };
+        let mandate = Mandate { owner, path: "/game".to_owned(), reporter: "test", cautious: false };
+        let report = executor.execute(&mandate, steps, &|_| {}).await;
+        let all = asked.all.lock().unwrap().clone();
+        (report, all)
+    }
+
+    fn delete(name: &str, version: Option<u64>) -> Action {
+        Action::DeletePod { name: name.to_owned(), uid: format!("uid-{name}"), why: DeleteReason::Scale, version }
+    }
+
+    fn drain(name: &str) -> Action {
+        let (name, uid) = (name.to_owned(), format!("uid-{name}"));
+        Action::PatchPod(PodPatch { name, uid, why: PatchReason::Drain, part: PodPart::Status, body: json!({}) })
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_has_changed_is_left_alone_and_the_others_go() {
+        let steps = [vec![delete("odd", Some(3)), delete("b", Some(4))], vec![delete("c", None)]];
+        let (report, asked) = execute((StatusCode::CONFLICT, "Conflict"), &steps).await;
+        assert_eq!(asked, ["DELETE odd", "DELETE b", "DELETE c"]);
+        assert_eq!((report.failure, report.unfinished, report.unsure), (None, false, false), "its change brings the next look");
+        assert_eq!(report.writes.pods, Expected { version: 7, ..Expected::default() }, "it is not gone");
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_is_another_one_stops_the_plan() {
+        let steps = [vec![delete("odd", None), delete("b", None)]];
+        let (report, asked) = execute((StatusCode::CONFLICT, "Conflict"), &steps).await;
+        assert_eq!(asked, ["DELETE odd"]);
+        assert!(report.unfinished && report.failure.is_none(), "{report:?}");
+        let odd = Key { namespace: "play".to_owned(), name: "odd".to_owned() };
+        assert_eq!(report.writes.pods.gone, HashSet::from([(odd, "uid-odd".to_owned())]));
+    }
+
+    #[tokio::test]
+    async fn a_pod_whose_change_is_refused_is_not_asked_again_and_holds_up_nobody() {
+        let steps = [vec![drain("odd"), drain("b")], vec![drain("odd"), drain("b")]];
+        let (report, asked) = execute((StatusCode::UNPROCESSABLE_ENTITY, "Invalid"), &steps).await;
+        assert_eq!(asked, ["PATCH odd", "PATCH b", "PATCH b"]);
+        assert!(report.failure.is_some_and(|failure| failure.message.contains("said the server")));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_fails_stops_the_plan() {
+        let steps = [vec![drain("odd"), drain("b")]];
+        let (report, asked) = execute((StatusCode::INTERNAL_SERVER_ERROR, ""), &steps).await;
+        assert_eq!(asked, ["PATCH odd"]);
+        assert!(report.failure.is_some() && !report.writes.unknown, "{report:?}");
     }
 }
