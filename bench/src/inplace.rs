@@ -1,6 +1,6 @@
 //! Updates in place: containers restart on another image, a quarter of the pods at a time.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,23 +16,25 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::pods::{self, Seen};
 use crate::workload::{Contender, Cost, Costs};
-use crate::{kruise, median, rounds};
+use crate::{ROUNDS, kruise, median};
 
 /// One row each: how long it took, and what it cost.
 pub(crate) async fn table(cluster: &Cluster, sizes: &[usize], workers: usize, peers: bool) -> Result<Vec<String>> {
     let mut rows = Rows::new();
     let operators = cluster.start_operators(&OperatorOptions::default()).await?;
-    for count in sizes {
-        let ours = Contender::ours_in_place();
-        let (mut plain, mut our_costs) = (Vec::new(), Vec::new());
-        // Turn by turn, so that a slow minute of the machine falls on everybody.
-        for _ in 0..rounds(*count) {
-            plain.push(raw(cluster, *count, workers).await?);
-            our_costs.push(ours.measure(cluster, *count).await?);
+    let ours = Contender::ours_in_place();
+    let mut turns: BTreeMap<usize, (Vec<Seen>, Vec<Costs>)> = BTreeMap::new();
+    // Turn by turn, so that a slow minute of the machine falls on everybody and on every size.
+    for _ in 0..ROUNDS {
+        for count in sizes.iter().copied() {
+            let (plain, costs) = turns.entry(count).or_default();
+            plain.push(raw(cluster, count, workers).await?);
+            costs.push(ours.measure(cluster, count).await?);
         }
-        let plain = median(plain, |seen| seen.ready)?;
-        rows.plain(*count, &plain);
-        rows.contender("Gameplane", *count, &Costs::median(&our_costs)?);
+    }
+    for (count, (plain, costs)) in turns {
+        rows.plain(count, &median(plain, |seen| seen.ready)?);
+        rows.contender(ours.label, count, &Costs::median(&costs)?);
     }
     operators.stop().await;
     if peers {
@@ -49,16 +51,15 @@ struct Rows {
     lines: Vec<String>,
     /// How long the plain client took, by the number of pods.
     plain: HashMap<usize, f64>,
+    /// How long everybody took for the fewest pods.
+    fewest: HashMap<String, f64>,
 }
 
 impl Rows {
     fn new() -> Self {
-        let mut rows = Self { lines: Vec::new(), plain: HashMap::new() };
-        rows.say(
-            "| who | pods | updated and ready s | rate / plain | pod writes | other writes | CPU s | peak MiB | each tenth ready after s |"
-                .to_owned(),
-        );
-        rows.say("|---|---|---|---|---|---|---|---|---|".to_owned());
+        let mut rows = Self { lines: Vec::new(), plain: HashMap::new(), fewest: HashMap::new() };
+        rows.say("| who | pods | updated and ready s | rate / plain | / fewest pods | pod writes | other writes | CPU s | peak MiB | each tenth ready after s |".to_owned());
+        rows.say(format!("|{}", "---|".repeat(10)));
         rows
     }
 
@@ -70,18 +71,31 @@ impl Rows {
     fn plain(&mut self, count: usize, seen: &Seen) {
         let seconds = seen.ready.as_secs_f64();
         self.plain.insert(count, seconds);
-        self.say(format!("| plain client | {count} | {seconds:.1} | 1.00 | 3.00 | | | | {} |", tenths(seen)));
+        let growth = self.growth("plain client", seconds);
+        self.say(format!("| plain client | {count} | {seconds:.1} | 1.00 | {growth} | 3.00 | | | | {} |", tenths(seen)));
     }
 
     fn contender(&mut self, label: &str, count: usize, costs: &Costs) {
         let Costs { roll: Cost { seen, cpu, pod_writes, other_writes }, peak_memory, .. } = costs;
         let seconds = seen.ready.as_secs_f64();
         let ratio = self.plain.get(&count).copied().unwrap_or(f64::NAN) / seconds;
+        let growth = self.growth(label, seconds);
         self.say(format!(
-            "| {label} | {count} | {seconds:.1} | {ratio:.2} | {pod_writes:.2} | {other_writes:.2} | {cpu:.1} | {} | {} |",
+            "| {label} | {count} | {seconds:.1} | {ratio:.2} | {growth} | {pod_writes:.2} | {other_writes:.2} | {cpu:.1} | {} | {} |",
             peak_memory / (1024 * 1024),
             tenths(seen)
         ));
+    }
+
+    /// How many times longer than for the fewest pods.
+    fn growth(&mut self, label: &str, seconds: f64) -> String {
+        match self.fewest.get(label) {
+            Some(fewest) => format!("{:.1}", seconds / fewest),
+            None => {
+                self.fewest.insert(label.to_owned(), seconds);
+                String::new()
+            }
+        }
     }
 }
 

@@ -135,9 +135,12 @@ async fn pods_table(cluster: &mut Cluster, cli: &Cli) -> Result<Vec<String>> {
     Ok(table.lines)
 }
 
+/// Turns of sizes that are measured several times.
+const ROUNDS: usize = 3;
+
 /// Small sizes are measured several times.
 fn rounds(count: usize) -> usize {
-    (3_000 / count.max(1)).clamp(1, 3)
+    (3_000 / count.max(1)).clamp(1, ROUNDS)
 }
 
 /// The one in the middle.

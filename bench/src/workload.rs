@@ -50,11 +50,11 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// Each part from the middle one of several turns, and the most memory of all.
+    /// Each part from the middle one of several turns, and the least memory, which is that of the first turn: a process keeps what it took.
     pub(crate) fn median(turns: &[Self]) -> Result<Self> {
         let create = median(turns.iter().map(|turn| turn.create).collect(), |cost| cost.seen.ready)?;
         let roll = median(turns.iter().map(|turn| turn.roll).collect(), |cost| cost.seen.ready)?;
-        let peak_memory = turns.iter().map(|turn| turn.peak_memory).max().unwrap_or_default();
+        let peak_memory = turns.iter().map(|turn| turn.peak_memory).min().unwrap_or_default();
         Ok(Self { create, roll, peak_memory })
     }
 }
