@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Game, Place, Scene, Suite, watch_pods};
+use e2e::{Game, Place, Scene, Suite, until, watch_pods};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -17,6 +17,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, "inplace::three_writes_a_pod_and_no_more", three_writes_a_pod_and_no_more);
     suite.sharing(fake, "inplace::a_rollback_in_the_grace_restarts_nothing", a_rollback_in_the_grace_restarts_nothing);
     suite.sharing(fake, "inplace::a_new_template_in_the_grace_is_what_runs", a_new_template_in_the_grace_is_what_runs);
+    suite.disturbing(fake, "inplace::going_back_before_the_node_has_seen_it_restarts_nothing", going_back_before_the_node_has_seen_it);
     suite.sharing(fake, "inplace::what_cannot_change_in_place_holds_or_is_replaced", what_cannot_change_holds_or_is_replaced);
     suite.sharing(fake, "inplace::an_image_that_cannot_be_pulled_is_mended", an_image_that_cannot_be_pulled_is_mended);
     suite.sharing(fake, "inplace::pods_without_the_gate_are_updated_all_the_same", pods_without_the_gate_are_updated_all_the_same);
@@ -129,6 +130,30 @@ async fn a_new_template_in_the_grace_is_what_runs(scene: Arc<Scene>) -> Result<(
     game.until_rest("Complete").await?;
     ensure!(game.images().await? == counts(&[("game:3", 4)]), "{:?}", game.images().await?);
     ensure!(restarts(&game.pods().await?) == BTreeMap::from([(1, 4)]), "{:?}", restarts(&game.pods().await?));
+    Ok(())
+}
+
+async fn going_back_before_the_node_has_seen_it(scene: Arc<Scene>) -> Result<()> {
+    let game = Game::apply(&scene, "unseen", &in_place(1, 1))?;
+    game.until_rest("Complete").await?;
+    let pod = game.pods().await?.pop().context("no pod")?;
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).context("no node")?;
+    scene.kubectl(&["label", "node", &node, "localkube/fake=off", "--overwrite"])?;
+    let there_and_back = async {
+        for image in ["game:2", "game:1"] {
+            game.set_image(image).await?;
+            let shall = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.clone());
+            until(&scene.pods(), &pod.name_any(), image, |pod: Option<&Pod>| pod.and_then(shall).as_deref() == Some(image)).await?;
+        }
+        Ok(())
+    };
+    let done: Result<()> = there_and_back.await;
+    // The node is back also if the test has failed.
+    scene.kubectl(&["label", "node", &node, "localkube/fake=on", "--overwrite"])?;
+    done?;
+    game.until_rest("Complete").await?;
+    let after = game.pods().await?;
+    ensure!(uids(&after) == uids(&[pod]) && restarts(&after) == BTreeMap::from([(0, 1)]), "{:?}", restarts(&after));
     Ok(())
 }
 

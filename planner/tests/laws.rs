@@ -1,17 +1,18 @@
 //! The laws, on random worlds: users edit, pods start, fail and vanish, the operator sees late and dies half-way.
 
-use crate::world::{World, make_ready, template};
-use api::names::{PROTECTED_LABEL, PROTECTION_FINALIZER};
+use crate::world::{self, World, make_ready};
+use api::names::{HOTPATCH_ANNOTATION, PROTECTED_LABEL, PROTECTION_FINALIZER};
 use api::tkex::{
-    Canary, HookStep, HookTemplate, HotPatch, HotPatchExecutor, Phase as Verdict, PodHook, PodIndex, UpdateType, WhenNotPossible,
+    Canary, ContainerOrder, HookStep, HookTemplate, HotPatch, HotPatchExecutor, Phase as Verdict, PodHook, PodIndex, UpdateType,
+    WhenNotPossible,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use planner::gamedeployment::decide;
 use planner::plan::{Action, DeleteReason, Hold, PatchReason, PodPatch};
-use planner::pod::{Gate, Phase};
+use planner::pod::{Gate, Phase, PodFacts};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[derive(Debug, Clone)]
 enum Event {
@@ -23,6 +24,8 @@ enum Event {
     Pause(bool),
     Type(UpdateType),
     Grace(i32),
+    Order(ContainerOrder),
+    Ungated(bool),
     Recreate(bool),
     Steps(usize),
     HookTemplate(bool),
@@ -59,6 +62,16 @@ enum Event {
 const TYPES: &[UpdateType] =
     &[UpdateType::RollingUpdate, UpdateType::InplaceUpdate, UpdateType::InplaceUpdate, UpdateType::HotPatchUpdate, UpdateType::OnDelete];
 
+const ORDERS: &[ContainerOrder] = &[ContainerOrder::DisOrdered, ContainerOrder::OrderedReady, ContainerOrder::OrderedUpdated];
+
+/// Two containers, of which the first has the same image in every other template.
+fn template(number: u8) -> Value {
+    let mut template = world::template(number);
+    let containers = template["spec"]["containers"].as_array_mut().unwrap();
+    containers.insert(0, json!({ "name": "side", "image": format!("side:{}", number % 2) }));
+    template
+}
+
 /// Rollouts in steps, as YAML; the first has none.
 const STEPS: &[&str] = &[
     "[]",
@@ -93,6 +106,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Pause),
         1 => prop::sample::select(TYPES).prop_map(Event::Type),
         1 => (0..40).prop_map(Event::Grace),
+        1 => prop::sample::select(ORDERS).prop_map(Event::Order),
+        1 => any::<bool>().prop_map(Event::Ungated),
         1 => any::<bool>().prop_map(Event::Recreate),
         1 => (0_usize..STEPS.len()).prop_map(Event::Steps),
         1 => any::<bool>().prop_map(Event::HookTemplate),
@@ -127,9 +142,11 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn worlds() -> impl Strategy<Value = (World, Vec<Event>)> {
-    let spec = (0..12, 0..3, any::<bool>(), any::<bool>()).prop_map(|(replicas, min_ready, surge, stays)| {
+    let order = prop::sample::select(ORDERS);
+    let spec = (0..12, 0..3, any::<bool>(), any::<bool>(), order).prop_map(|(replicas, min_ready, surge, stays, order)| {
         let kind = if stays { "InplaceUpdate" } else { "RollingUpdate" };
-        json!({ "replicas": replicas, "minReadySeconds": min_ready * 5, "updateStrategy": { "type": kind, "maxSurge": i32::from(surge) } })
+        let strategy = json!({ "type": kind, "maxSurge": i32::from(surge), "inPlaceUpdateStrategy": { "policy": order } });
+        json!({ "replicas": replicas, "minReadySeconds": min_ready * 5, "template": template(0), "updateStrategy": strategy })
     });
     (spec, proptest::collection::vec(event(), 1..40)).prop_map(|(spec, events)| (World::new(&spec), events))
 }
@@ -144,9 +161,7 @@ fn happen(world: &mut World, event: &Event) {
         Event::MaxUnavailable(value) => world.edit(|spec| spec.update_strategy.max_unavailable = value.clone()),
         Event::MaxSurge(value) => world.edit(|spec| spec.update_strategy.max_surge = value.clone()),
         Event::Pause(paused) => world.edit(|spec| spec.update_strategy.paused = *paused),
-        Event::Type(_) | Event::Grace(_) | Event::Recreate(_) | Event::Steps(_) | Event::PodHooks(_) | Event::Retry | Event::Numbers(_) => {
-            edit_strategy(world, event);
-        }
+        Event::Ungated(yes) => world.edit(|spec| spec.disable_readiness_gate = Some(*yes)),
         Event::HookTemplate(exists) => world.hook_templates = if *exists { vec![hook_template("test")] } else { Vec::new() },
         Event::Answer(phase) => world.answer(*phase),
         Event::AnswerOne(index, phase) => world.answer_one(*index, *phase),
@@ -192,7 +207,16 @@ fn happen(world: &mut World, event: &Event) {
             }
         }
         Event::Work(cut) => work(world, *cut),
-        _ => guard(world, event),
+        Event::Lose(_)
+        | Event::Find
+        | Event::Protect(_)
+        | Event::Cordon(_)
+        | Event::Uncordon
+        | Event::LoseBudget
+        | Event::LoseFinalizer => {
+            guard(world, event);
+        }
+        _ => edit_strategy(world, event),
     }
 }
 
@@ -217,6 +241,9 @@ fn edit_strategy(world: &mut World, event: &Event) {
         }),
         Event::Grace(seconds) => {
             world.edit(|spec| spec.update_strategy.in_place_update_strategy.get_or_insert_default().grace_period_seconds = Some(*seconds));
+        }
+        Event::Order(order) => {
+            world.edit(|spec| spec.update_strategy.in_place_update_strategy.get_or_insert_default().policy = Some(*order));
         }
         Event::Recreate(yes) => world.edit(|spec| {
             let what = if *yes { WhenNotPossible::Recreate } else { WhenNotPossible::Hold };
@@ -245,7 +272,7 @@ fn edit_strategy(world: &mut World, event: &Event) {
 /// Lets the operator work and holds every action against the laws.
 fn work(world: &mut World, cut: Option<usize>) {
     let plan = world.decide();
-    let before = world.clone();
+    let (before, leaving) = (world.clone(), world.leaving(&plan));
     let missing = |world: &World| world.replicas().saturating_sub(world.available());
     for action in plan.actions().take(cut.unwrap_or(usize::MAX)) {
         let present = world.present();
@@ -257,7 +284,7 @@ fn work(world: &mut World, cut: Option<usize>) {
             assert_numbered(world, new);
             assert_guarded(world, new);
         }
-        let updated = world.on_revision(&plan.status.update_revision);
+        let updated = world.on_revision(&plan.status.update_revision, &leaving);
         world.apply(action);
         let (limits, replicas) = (world.limits(), world.replicas());
         if world.present() > present {
@@ -265,7 +292,7 @@ fn work(world: &mut World, cut: Option<usize>) {
         }
         let allowed = limits.max_unavailable.max(missing(&before));
         assert!(missing(world) <= allowed, "law 3: {} unavailable, {allowed} allowed, after {action:?}", missing(world));
-        let now_updated = world.on_revision(&plan.status.update_revision);
+        let now_updated = world.on_revision(&plan.status.update_revision, &leaving);
         if now_updated > updated {
             let rolling = stable(&before, &plan.status) != plan.status.update_revision;
             let kept = world.partition(&plan.status);
@@ -299,20 +326,38 @@ fn leave(world: &mut World, cut: Option<usize>) {
     }
 }
 
-/// No container restarts while its pod serves, before its grace is over, or for nothing.
+/// No container restarts while its pod serves, before its grace is over, out of turn, or for nothing.
 fn assert_gentle(world: &World, change: &PodPatch) {
     let Some(pod) = world.pods.get(&change.name).filter(|pod| pod.uid == change.uid) else { return };
     let conditions = change.body["status"]["conditions"].as_array().into_iter().flatten();
     conditions.for_each(|one| assert_eq!(one["type"], "InPlaceUpdateReady", "readiness itself is the kubelet's to tell"));
-    let images = change.body["spec"]["containers"].as_array().into_iter().flatten();
-    for image in images {
-        assert_ne!(image["image"], pod.containers[0].image.as_str(), "a restart for nothing: {change:?}");
-        if change.why == PatchReason::HotPatch || pod.gate == Gate::Absent {
-            continue;
-        }
-        let Gate::Down(since) = pod.gate else { panic!("law 5: a pod that serves is restarted: {change:?}") };
-        let grace = pod.update.as_ref().unwrap().pending.as_ref().unwrap().grace_seconds;
-        assert!(world.now.duration_since(since).as_secs() >= grace, "law 5: a pod is restarted before its grace is over: {change:?}");
+    let Some(images) = change.body["spec"]["containers"].as_array() else { return };
+    for (name, image) in images.iter().map(|one| (&one["name"], &one["image"])) {
+        let container = pod.containers.iter().find(|container| name == container.name.as_str()).unwrap();
+        assert_ne!(image, container.image.as_str(), "a restart for nothing: {change:?}");
+    }
+    if change.why == PatchReason::HotPatch {
+        return;
+    }
+    assert_in_turn(world, pod, images);
+    if pod.gate == Gate::Absent {
+        return;
+    }
+    let Gate::Down(since) = pod.gate else { panic!("law 5: a pod that serves is restarted: {change:?}") };
+    let grace = pod.update.as_ref().unwrap().pending.as_ref().unwrap().grace_seconds;
+    assert!(world.now.duration_since(since).as_secs() >= grace, "law 5: a pod is restarted before its grace is over: {change:?}");
+}
+
+/// Where containers have an order, one is changed at a time, and those before it have come back.
+fn assert_in_turn(world: &World, pod: &PodFacts, images: &[Value]) {
+    let settings = world.game.spec.update_strategy.in_place_update_strategy.clone().unwrap_or_default();
+    if matches!(settings.policy, None | Some(ContainerOrder::DisOrdered)) || pod.annotations.contains_key(HOTPATCH_ANNOTATION) {
+        return;
+    }
+    assert_eq!(images.len(), 1, "containers change together: {images:?}");
+    let before = pod.containers.iter().take_while(|container| images[0]["name"] != container.name.as_str());
+    for container in before.filter(|container| container.running) {
+        assert_eq!(container.actual_image, container.image, "the one before has not come back: {pod:?}");
     }
 }
 

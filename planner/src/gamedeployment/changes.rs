@@ -121,7 +121,8 @@ impl Changes {
         let settings = settings(situation);
         let grace: i64 = settings.grace_period_seconds.unwrap_or_default().into();
         let in_order = settings.policy.unwrap_or(ContainerOrder::DisOrdered) != ContainerOrder::DisOrdered;
-        let in_turn = in_order && difference.images.len() > 1;
+        let is_under_way = pod.update.as_deref().is_some_and(|update| update.is_under_way(pod));
+        let in_turn = in_order && (difference.images.len() > 1 || is_under_way);
         let first = Action::PatchPod(inplace::start(pod, revision, &difference, Terms { grace, ask_after, in_turn }, now));
         if !restarts || (pod.gate == Gate::Absent && !in_turn) {
             self.begun.push(Writes { drain: None, resize: resize(pod, &difference), restart: Some(first) });

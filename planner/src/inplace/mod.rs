@@ -143,17 +143,25 @@ impl State {
 
     /// Whether a container runs what it should, or is none of those that were changed.
     fn is_container_done(&self, pod: &PodFacts, name: &str) -> bool {
-        let Some(last) = self.last_container_statuses.get(name) else { return true };
         let Some(container) = pod.containers.iter().find(|container| container.name == name) else { return true };
-        if !container.running || !pod.is_seen_by_node {
-            return false;
-        }
+        !self.last_container_statuses.contains_key(name) || container.running && self.has_taken_effect(pod, container)
+    }
+
+    /// Whether a container is no longer what it was before it was changed, or was not changed. It may have ended since.
+    fn has_taken_effect(&self, pod: &PodFacts, container: &Container) -> bool {
+        let Some(last) = self.last_container_statuses.get(&container.name) else { return true };
         let other_image = !last.image_id.is_empty() && container.image_id != last.image_id;
         let restarted = last.restart_count.is_some_and(|count| container.restarts > count);
         let started = self.update_timestamp.is_some_and(|changed| container.started.is_some_and(|started| started > changed));
         // The name alone says little of a container that ran before: another tag of the same content looks the same until it has restarted.
         let named = last.image_id.is_empty() && container.runs_its_image();
-        other_image || restarted || started || named
+        pod.is_seen_by_node && (other_image || restarted || started || named)
+    }
+
+    /// Whether a container was changed again before it came back from the change before, and still has not.
+    fn is_awaited(&self, container: &Container) -> bool {
+        let last = self.last_container_statuses.get(&container.name);
+        last.is_some_and(|last| last.image_id.is_empty() && last.restart_count.is_some_and(|count| container.restarts < count))
     }
 
     /// Whether requests or limits are not what they should be.
@@ -285,9 +293,48 @@ mod tests {
         let images = vec![("game".to_owned(), "game:2".to_owned())];
         let difference = Difference { images: images.clone(), ..Difference::default() };
         let patch = restart(&pod, &difference, &images, "2026-11-15T10:01:00Z".parse().unwrap());
-        let written = patch.body.pointer("/metadata/annotations/inplace-update-state").and_then(|text| text.as_str()).unwrap();
-        let written: State = serde_json::from_str(written).unwrap();
-        assert_eq!(written.last_container_statuses["game"], was("a", 1));
+        assert_eq!(written(&patch).last_container_statuses["game"], was("a", 1));
+    }
+
+    fn written(patch: &crate::plan::PodPatch) -> State {
+        let text = patch.body.pointer("/metadata/annotations/inplace-update-state").and_then(|text| text.as_str()).unwrap();
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_container_that_goes_back_before_its_node_has_looked_is_back_without_a_restart() {
+        let now = "2026-11-15T10:01:00Z".parse().unwrap();
+        let mut pod = pod(runs("game:2", "game:1", "a", 0), Gate::Down(now));
+        pod.update = Some(Box::new(Update { state: Some(state(was("a", 0))), pending: None }));
+        let images = vec![("game".to_owned(), "game:1".to_owned())];
+        let difference = Difference { images: images.clone(), ..Difference::default() };
+        let announced = start(&pod, "game-1", &difference, Terms { grace: 60, ask_after: false, in_turn: false }, now);
+        pod.labels.insert("controller-revision-hash".to_owned(), "game-1".to_owned());
+        pod.update = Some(Box::new(Update { state: Some(written(&announced)), pending: None }));
+        let made = written(&restart(&pod, &difference, &images, now));
+        pod.containers = vec![runs("game:1", "game:1", "a", 0)];
+        assert!(made.is_done(&pod), "{made:?}");
+    }
+
+    #[test]
+    fn a_new_template_on_the_way_waits_for_the_container_that_has_not_come_back() {
+        let named = |name: &str, container: Container| Container { name: name.to_owned(), ..container };
+        let now = "2026-11-15T10:01:00Z".parse().unwrap();
+        let mut pod = pod(Container::default(), Gate::Down(now));
+        pod.containers = vec![named("first", runs("game:2", "game:1", "a", 0)), named("second", runs("side:1", "side:1", "b", 0))];
+        let last = BTreeMap::from([("first".to_owned(), was("a", 0)), ("second".to_owned(), was("b", 0))]);
+        let container_images = ["first", "second"].map(|name| (name.to_owned(), "game:2".to_owned())).into();
+        let pending = Pending { revision: "game-2".to_owned(), container_images, grace_seconds: 0 };
+        let before = State { last_container_statuses: last, ..state(LastStatus::default()) };
+        pod.update = Some(Box::new(Update { state: Some(before), pending: Some(pending) }));
+        let images = vec![("second".to_owned(), "side:3".to_owned())];
+        let difference = Difference { images: images.clone(), ..Difference::default() };
+        let announced = start(&pod, "game-3", &difference, Terms { grace: 0, ask_after: false, in_turn: true }, now);
+        pod.labels.insert("controller-revision-hash".to_owned(), "game-3".to_owned());
+        pod.update = Some(Box::new(Update { state: Some(written(&announced)), pending: None }));
+        assert!(next_containers(&pod, ContainerOrder::OrderedUpdated, &images).is_empty(), "the first is not back");
+        pod.containers[0] = named("first", runs("game:2", "game:2", "c", 1));
+        assert_eq!(next_containers(&pod, ContainerOrder::OrderedUpdated, &images), images);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Difference, LastStatus, Pending, State};
 use crate::plan::{PatchReason, PodPart, PodPatch};
-use crate::pod::{Gate, PodFacts};
+use crate::pod::{Container, Gate, PodFacts};
 
 /// Times of day as Kubernetes writes them: whole seconds.
 fn written(time: Timestamp) -> Timestamp {
@@ -57,13 +57,17 @@ fn condition(up: bool, now: Timestamp) -> Value {
 
 /// Containers that are changed, and what they are now: those of the new change, and those of an earlier one that have not come back.
 fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp) -> State {
-    let before = pod.update.as_deref().and_then(|update| update.state.as_ref()).filter(|_| pod.gate != Gate::Up);
-    let waits = |name: &str| before.is_some_and(|state| pod.revision() == Some(&state.revision) && !state.is_container_done(pod, name));
-    let applied = pod.update.as_deref().is_none_or(|update| update.pending.is_none());
+    let before = pod.update.as_deref().and_then(|update| update.state.as_ref()).filter(|state| pod.revision() == Some(&state.revision));
+    let pending = pod.update.as_deref().and_then(|update| update.pending.as_ref());
+    // Of a change that is announced, what is made already: containers may change one after the other.
+    let is_made = |container: &Container| {
+        pending.is_none_or(|pending| pending.container_images.get(&container.name).is_some_and(|image| *image == container.image))
+    };
     let mut last = BTreeMap::new();
     for container in &pod.containers {
         let changed = difference.images.iter().any(|(name, _)| *name == container.name) || restarts_by_resize(difference, &container.name);
-        let still = applied && waits(&container.name);
+        let still = before
+            .is_some_and(|state| (is_made(container) || state.is_awaited(container)) && !state.is_container_done(pod, &container.name));
         let status = match (changed, still) {
             // Another restart than the one that is awaited already.
             (true, true) => LastStatus { image_id: String::new(), restart_count: Some(container.restarts.saturating_add(1)) },
@@ -147,8 +151,12 @@ pub fn restart(pod: &PodFacts, difference: &Difference, now_due: &[(String, Stri
     let mut annotations = entries(&difference.annotations);
     if let Some(state) = pod.update.as_deref().and_then(|update| update.state.as_ref()) {
         let mut state = State { update_timestamp: Some(written(now)), ..state.clone() };
-        // A container may have restarted by itself in the grace: what counts is what comes now.
         for container in pod.containers.iter().filter(|container| now_due.iter().any(|(name, _)| *name == container.name)) {
+            // It may go back to what runs all the time, and never restart.
+            if state.is_awaited(container) {
+                continue;
+            }
+            // A container may have restarted by itself in the grace: what counts is what comes now.
             let last = LastStatus { image_id: container.image_id.clone(), restart_count: Some(container.restarts) };
             state.last_container_statuses.insert(container.name.clone(), last);
         }

@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use planner::budget::Limits;
 use planner::gamedeployment::{Observed, decide};
+use planner::gate;
 use planner::inplace::Update;
 use planner::manifest::{self, Owner};
 use planner::node::{NodeFacts, Nodes};
@@ -163,8 +164,8 @@ impl World {
         let Some(pod) = self.pods.values().find(|pod| pod.uid == *uid) else { return true };
         let announced = pod.update.as_ref().is_some_and(|update| update.pending.is_some());
         let runs_target = |target: &str| {
-            let wanted = self.revisions.get(target).map(|revision| &revision.template["spec"]["containers"][0]["image"]);
-            wanted.is_some_and(|wanted| wanted == pod.containers[0].image.as_str())
+            let wanted = self.revisions.get(target).and_then(|revision| revision.template["spec"]["containers"].as_array());
+            wanted.is_some_and(|wanted| wanted.iter().zip(&pod.containers).all(|(one, other)| one["image"] == other.image.as_str()))
         };
         if pod.phase != Phase::Running || pod.is_crash_looping() || !self.answers(pod) || announced && target.is_some_and(runs_target) {
             return true;
@@ -203,8 +204,21 @@ impl World {
         !(pod.deleting || pod.has_ended() && self.now.duration_since(pod.created).as_secs() >= 10)
     }
 
+    /// Pods that leave as soon as their hook agrees, if a plan is carried out, by uid.
+    pub(crate) fn leaving(&self, plan: &Plan<Status>) -> BTreeSet<String> {
+        let mut leaving: BTreeSet<String> = self.pods.values().filter(|pod| gate::is_marked(pod)).map(|pod| pod.uid.clone()).collect();
+        for action in plan.actions() {
+            match action {
+                Action::PatchPod(PodPatch { why: PatchReason::Mark, uid, .. }) => drop(leaving.insert(uid.clone())),
+                Action::PatchPod(PodPatch { why: PatchReason::Unmark, uid, .. }) => drop(leaving.remove(uid)),
+                _ => {}
+            }
+        }
+        leaving
+    }
+
     /// Pods on a revision that are there to stay.
-    pub(crate) fn on_revision(&self, revision: &str) -> usize {
+    pub(crate) fn on_revision(&self, revision: &str, leaving: &BTreeSet<String>) -> usize {
         let listed =
             |pod: &PodFacts| self.game.spec.scale_strategy.as_ref().is_some_and(|strategy| strategy.pods_to_delete.contains(&pod.name));
         let is_cordoned = |pod: &PodFacts| pod.node.as_ref().is_some_and(|node| self.cordoned.contains(node));
@@ -213,7 +227,7 @@ impl World {
             lost.is_some_and(|since| self.now.duration_since(*since).as_secs() >= 300)
         };
         let named = |pod: &PodFacts| listed(pod) || self.protects() && (is_cordoned(pod) || is_abandoned(pod));
-        self.ours().filter(|pod| self.fills(pod) && !named(pod) && pod.revision() == Some(revision)).count()
+        self.ours().filter(|pod| self.fills(pod) && !named(pod) && !leaving.contains(&pod.uid) && pod.revision() == Some(revision)).count()
     }
 
     /// The object has another version from now on.
@@ -380,6 +394,7 @@ impl World {
         // Whoever waits for an answer is not at rest.
         self.pod_hook = Some(crate::laws::hook_template("pod"));
         self.answer(api::tkex::Phase::Successful);
+        self.calm();
         for round in 0..400 {
             let plan = self.decide();
             let unchanged = self.game.status.as_ref() == Some(&plan.status);
@@ -496,12 +511,16 @@ pub(crate) fn make_ready(pod: &mut PodFacts, now: Timestamp) {
             container.restarts += 1;
             // Readiness was lost in between.
             pod.ready_since = None;
+            container.running = false;
+        }
+        // One that runs what it should is left alone.
+        if !container.running {
+            container.started = Some(now);
         }
         container.actual_image.clone_from(&container.image);
         container.image_id = format!("sha256:{}", container.image);
         container.running = true;
         container.ready = true;
-        container.started = Some(now);
     }
     match pod.gate {
         Gate::Up | Gate::Absent => drop(pod.ready_since.get_or_insert(now)),
