@@ -189,21 +189,8 @@ fn happen(world: &mut World, event: &Event) {
         | Event::Relabel(index)
         | Event::Crash(index)
         | Event::Gate(index, _) => {
-            let Some(name) = chosen(world, *index) else { return };
-            let answers = world.pods.get(&name).is_some_and(|pod| world.answers(pod));
-            let Some(pod) = world.pods.get_mut(&name) else { return };
-            match event {
-                Event::Ready(_) if pod.is_active() && answers => make_ready(pod, now),
-                Event::Unready(_) => pod.ready_since = None,
-                Event::Fail(_) => (pod.phase, pod.ready_since) = (Phase::Failed, None),
-                Event::Gate(_, up) if pod.gate != Gate::Absent => pod.gate = if *up { Gate::Up } else { Gate::Down(now) },
-                Event::Crash(_) => {
-                    (pod.trouble, pod.ready_since) = (Some("CrashLoopBackOff".to_owned()), None);
-                    pod.containers.iter_mut().for_each(|container| container.running = false);
-                }
-                Event::Orphan(_) => pod.controller = None,
-                Event::Relabel(_) => drop(pod.labels.insert("app".to_owned(), "other".to_owned())),
-                _ => {}
+            if let Some(name) = chosen(world, *index) {
+                befall(world, &name, event);
             }
         }
         Event::Work(cut) => work(world, *cut),
@@ -217,6 +204,26 @@ fn happen(world: &mut World, event: &Event) {
             guard(world, event);
         }
         _ => edit_strategy(world, event),
+    }
+}
+
+/// Something happens to a pod.
+fn befall(world: &mut World, name: &str, event: &Event) {
+    let now = world.now;
+    let answers = world.pods.get(name).is_some_and(|pod| world.answers(pod));
+    let Some(pod) = world.pods.get_mut(name) else { return };
+    match event {
+        Event::Ready(_) if pod.is_active() && answers => make_ready(pod, now),
+        Event::Unready(_) => pod.ready_since = None,
+        Event::Fail(_) => (pod.phase, pod.ready_since) = (Phase::Failed, None),
+        Event::Gate(_, up) if pod.gate != Gate::Absent => pod.gate = if *up { Gate::Up } else { Gate::Down(now) },
+        Event::Crash(_) => {
+            (pod.trouble, pod.ready_since) = (Some("CrashLoopBackOff".to_owned()), None);
+            pod.containers.iter_mut().for_each(|container| container.running = false);
+        }
+        Event::Orphan(_) => pod.controller = None,
+        Event::Relabel(_) => drop(pod.labels.insert("app".to_owned(), "other".to_owned())),
+        _ => {}
     }
 }
 
@@ -356,7 +363,7 @@ fn assert_in_turn(world: &World, pod: &PodFacts, images: &[Value]) {
     }
     assert_eq!(images.len(), 1, "containers change together: {images:?}");
     let before = pod.containers.iter().take_while(|container| images[0]["name"] != container.name.as_str());
-    for container in before.filter(|container| container.running) {
+    for container in before.filter(|container| !container.actual_image.is_empty()) {
         assert_eq!(container.actual_image, container.image, "the one before has not come back: {pod:?}");
     }
 }

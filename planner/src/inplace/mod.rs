@@ -316,25 +316,61 @@ mod tests {
         assert!(made.is_done(&pod), "{made:?}");
     }
 
-    #[test]
-    fn a_new_template_on_the_way_waits_for_the_container_that_has_not_come_back() {
-        let named = |name: &str, container: Container| Container { name: name.to_owned(), ..container };
-        let now = "2026-11-15T10:01:00Z".parse().unwrap();
-        let mut pod = pod(Container::default(), Gate::Down(now));
-        pod.containers = vec![named("first", runs("game:2", "game:1", "a", 0)), named("second", runs("side:1", "side:1", "b", 0))];
+    fn named(name: &str, container: Container) -> Container {
+        Container { name: name.to_owned(), ..container }
+    }
+
+    /// A pod with two containers, of which the first gets another image and the second waits for it.
+    fn half_way(first: Container) -> PodFacts {
+        let mut pod = pod(Container::default(), Gate::Down("2026-11-15T10:01:00Z".parse().unwrap()));
+        pod.containers = vec![named("first", first), named("second", runs("side:1", "side:1", "b", 0))];
         let last = BTreeMap::from([("first".to_owned(), was("a", 0)), ("second".to_owned(), was("b", 0))]);
         let container_images = ["first", "second"].map(|name| (name.to_owned(), "game:2".to_owned())).into();
         let pending = Pending { revision: "game-2".to_owned(), container_images, grace_seconds: 0 };
         let before = State { last_container_statuses: last, ..state(LastStatus::default()) };
         pod.update = Some(Box::new(Update { state: Some(before), pending: Some(pending) }));
-        let images = vec![("second".to_owned(), "side:3".to_owned())];
+        pod
+    }
+
+    /// Announces another revision, one container after the other.
+    fn announce(pod: &mut PodFacts, revision: &str, images: &[(&str, &str)]) -> Vec<(String, String)> {
+        let images: Vec<_> = images.iter().map(|(name, image)| ((*name).to_owned(), (*image).to_owned())).collect();
         let difference = Difference { images: images.clone(), ..Difference::default() };
-        let announced = start(&pod, "game-3", &difference, Terms { grace: 0, ask_after: false, in_turn: true }, now);
-        pod.labels.insert("controller-revision-hash".to_owned(), "game-3".to_owned());
-        pod.update = Some(Box::new(Update { state: Some(written(&announced)), pending: None }));
-        assert!(next_containers(&pod, ContainerOrder::OrderedUpdated, &images).is_empty(), "the first is not back");
-        pod.containers[0] = named("first", runs("game:2", "game:2", "c", 1));
-        assert_eq!(next_containers(&pod, ContainerOrder::OrderedUpdated, &images), images);
+        let terms = Terms { grace: 0, ask_after: false, in_turn: true };
+        let announced = start(pod, revision, &difference, terms, "2026-11-15T10:01:00Z".parse().unwrap());
+        let pending = announced.body.pointer("/metadata/annotations/inplace-update-grace").and_then(|text| text.as_str());
+        let pending = pending.map(|text| serde_json::from_str(text).unwrap());
+        pod.labels.insert("controller-revision-hash".to_owned(), revision.to_owned());
+        pod.update = Some(Box::new(Update { state: Some(written(&announced)), pending }));
+        images
+    }
+
+    #[test]
+    fn a_new_template_on_the_way_waits_for_the_container_that_has_not_come_back() {
+        let mut pod = half_way(runs("game:2", "game:1", "a", 0));
+        for (revision, image) in [("game-3", "side:3"), ("game-4", "side:4")] {
+            let images = announce(&mut pod, revision, &[("second", image)]);
+            assert!(next_containers(&pod, ContainerOrder::OrderedUpdated, &images).is_empty(), "the first is not back");
+        }
+        let mut back = pod.clone();
+        back.containers[0] = named("first", runs("game:2", "game:2", "c", 1));
+        let images = vec![("second".to_owned(), "side:4".to_owned())];
+        assert_eq!(next_containers(&back, ContainerOrder::OrderedUpdated, &images), images);
+        // Nor is it forgotten when all goes back: its node may never have seen the other image.
+        let images = announce(&mut pod, "game-1", &[("first", "game:1")]);
+        let difference = Difference { images: images.clone(), ..Difference::default() };
+        let made = written(&restart(&pod, &difference, &images, "2026-11-15T10:02:00Z".parse().unwrap()));
+        pod.containers[0].image = "game:1".to_owned();
+        assert!(made.is_done(&pod), "{made:?}");
+    }
+
+    #[test]
+    fn a_container_that_crashes_after_its_change_does_not_keep_its_neighbour_from_being_mended() {
+        let mut pod = half_way(Container { running: false, ..runs("game:2", "game:2", "c", 3) });
+        for order in [ContainerOrder::OrderedUpdated, ContainerOrder::OrderedReady] {
+            let images = announce(&mut pod, "game-3", &[("second", "side:3")]);
+            assert_eq!(next_containers(&pod, order, &images), images);
+        }
     }
 
     #[test]

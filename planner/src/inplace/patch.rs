@@ -59,15 +59,17 @@ fn condition(up: bool, now: Timestamp) -> Value {
 fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp) -> State {
     let before = pod.update.as_deref().and_then(|update| update.state.as_ref()).filter(|state| pod.revision() == Some(&state.revision));
     let pending = pod.update.as_deref().and_then(|update| update.pending.as_ref());
-    // Of a change that is announced, what is made already: containers may change one after the other.
-    let is_made = |container: &Container| {
-        pending.is_none_or(|pending| pending.container_images.get(&container.name).is_some_and(|image| *image == container.image))
+    // A change that is announced is not made; but containers may change one after the other, and some wait for an earlier change still.
+    let is_made = |state: &State, container: &Container| {
+        pending.is_none_or(|pending| match pending.container_images.get(&container.name) {
+            Some(image) => *image == container.image || state.is_awaited(container),
+            None => !state.resized,
+        })
     };
     let mut last = BTreeMap::new();
     for container in &pod.containers {
         let changed = difference.images.iter().any(|(name, _)| *name == container.name) || restarts_by_resize(difference, &container.name);
-        let still = before
-            .is_some_and(|state| (is_made(container) || state.is_awaited(container)) && !state.is_container_done(pod, &container.name));
+        let still = before.is_some_and(|state| is_made(state, container) && !state.has_taken_effect(pod, container));
         let status = match (changed, still) {
             // Another restart than the one that is awaited already.
             (true, true) => LastStatus { image_id: String::new(), restart_count: Some(container.restarts.saturating_add(1)) },

@@ -394,11 +394,14 @@ impl World {
         // Whoever waits for an answer is not at rest.
         self.pod_hook = Some(crate::laws::hook_template("pod"));
         self.answer(api::tkex::Phase::Successful);
-        self.calm();
+        let is_at_rest = |pod: &PodFacts| {
+            let runs = |container: &Container| container.running && container.actual_image == container.image;
+            pod.is_ready() && !pod.deleting && pod.containers.iter().all(runs)
+        };
         for round in 0..400 {
             let plan = self.decide();
             let unchanged = self.game.status.as_ref() == Some(&plan.status);
-            if plan.steps.is_empty() && plan.wake.is_none() && unchanged && self.ours().all(|pod| pod.is_ready() && !pod.deleting) {
+            if plan.steps.is_empty() && plan.wake.is_none() && unchanged && self.ours().all(is_at_rest) {
                 return Some(round);
             }
             plan.actions().for_each(|action| self.apply(action));
