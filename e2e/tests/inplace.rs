@@ -134,7 +134,8 @@ async fn a_new_template_in_the_grace_is_what_runs(scene: Arc<Scene>) -> Result<(
 }
 
 async fn going_back_before_the_node_has_seen_it(scene: Arc<Scene>) -> Result<()> {
-    let game = Game::apply(&scene, "unseen", &in_place(1, 1))?;
+    // The grace is long enough for the node to fall silent before the image changes.
+    let game = Game::apply(&scene, "unseen", &in_place(1, 4))?;
     game.until_rest("Complete").await?;
     let pod = game.pods().await?.pop().context("no pod")?;
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).context("no node")?;
