@@ -135,6 +135,8 @@ pub mod reason {
     pub const NO_INDEX: &str = "NoPodIndex";
     /// Pods wait until their hook agrees.
     pub const WAITING_FOR_HOOK: &str = "WaitingForHook";
+    /// The API server refuses what is left to do.
+    pub const REFUSED: &str = "Refused";
     /// Every pod is protected.
     pub const HOOK_DECIDES: &str = "HookDecides";
     /// Some pods are not protected yet.

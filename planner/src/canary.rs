@@ -328,7 +328,7 @@ impl Rollout<'_> {
                 && (label(run, RUN_REVISION_LABEL) != Some(self.update) || !is_final(run))
         };
         let identity = |run: &Arc<HookRun>| (run.metadata.name.clone().unwrap_or_default(), run.metadata.uid.clone().unwrap_or_default());
-        self.runs.iter().filter(is_left).map(identity).map(|(name, uid)| Action::DeleteHookRun { name, uid }).collect()
+        self.runs.iter().filter(is_left).map(identity).map(|(name, uid)| Action::DeleteHookRun { name, uid, pod: None }).collect()
     }
 
     /// How many pods the steps keep on the stable revision.

@@ -1,5 +1,7 @@
 //! Conditions that change only when something changed.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -9,7 +11,7 @@ pub struct Verdict {
     /// Whether the condition holds.
     pub holds: bool,
     /// One word.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// A sentence for people.
     pub message: String,
 }
@@ -17,14 +19,14 @@ pub struct Verdict {
 impl Verdict {
     /// A condition that holds.
     #[must_use]
-    pub fn yes(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { holds: true, reason, message: message.into() }
+    pub fn yes(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { holds: true, reason: reason.into(), message: message.into() }
     }
 
     /// A condition that does not hold.
     #[must_use]
-    pub fn no(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { holds: false, reason, message: message.into() }
+    pub fn no(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { holds: false, reason: reason.into(), message: message.into() }
     }
 }
 
@@ -39,7 +41,7 @@ pub fn set(conditions: &mut Vec<Condition>, kind: &str, verdict: Verdict, genera
     conditions.push(Condition {
         type_: kind.to_owned(),
         status: status.to_owned(),
-        reason: verdict.reason.to_owned(),
+        reason: verdict.reason.into_owned(),
         message: shortened(verdict.message),
         observed_generation: generation,
         last_transition_time: since,

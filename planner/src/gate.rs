@@ -19,11 +19,14 @@ use crate::hookrun;
 use crate::node::Nodes;
 use crate::plan::{Action, DeleteReason, Hold, NewHookRun, PatchReason, PodPart, PodPatch};
 use crate::pod::{self, PodFacts};
+use crate::refusal::Refusals;
 
 /// How long a pod is left alone after its hook said no for the first time; twice as long after each further no.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(10);
 /// The longest time between two questions.
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
+/// How long an approval holds when the deletion that it was for was refused: then the hook is asked again.
+const LONGEST_APPROVAL: SignedDuration = SignedDuration::from_secs(30);
 /// The most questions that one plan asks.
 const SLICE: usize = 500;
 /// The most arguments that a HookRun can have.
@@ -156,6 +159,8 @@ pub struct Facts<'a> {
     pub nodes: &'a Nodes,
     /// The version of the workload.
     pub version: &'a str,
+    /// What the API server has refused.
+    pub refusals: &'a Refusals,
     /// The moment.
     pub now: Timestamp,
 }
@@ -297,7 +302,9 @@ impl<'a> Gates<'a> {
             return Answer::Asking;
         }
         if phase == Phase::Successful {
-            return Answer::Yes;
+            let is_old = || ended(run).and_then(|ended| ended.checked_add(LONGEST_APPROVAL).ok()).is_none_or(|end| end <= self.facts.now);
+            let is_retried = intent == Intent::Delete && self.facts.refusals.is_deletion_refused(&pod.uid);
+            return if is_retried && is_old() { Answer::Again } else { Answer::Yes };
         }
         let again = asked_again_at(run);
         if hook.retry || again <= self.facts.now { Answer::Again } else { Answer::No(again) }
@@ -453,6 +460,7 @@ impl<'a> Gates<'a> {
         let void = |run: &&Arc<HookRun>| Action::DeleteHookRun {
             name: run.metadata.name.clone().unwrap_or_default(),
             uid: run.metadata.uid.clone().unwrap_or_default(),
+            pod: label(run, RUN_POD_UID_LABEL).map(str::to_owned),
         };
         let voids = self.runs.values().flatten().filter(is_void).map(void).collect();
         let marks = std::mem::take(&mut self.marks);
@@ -491,7 +499,7 @@ fn mark(pod: &PodFacts, on: bool) -> Action {
     let value = if on { json!("true") } else { Value::Null };
     let body = json!({ "metadata": { "uid": pod.uid, "annotations": { DELETING_ANNOTATION: value } } });
     let why = if on { PatchReason::Mark } else { PatchReason::Unmark };
-    Action::PatchPod(PodPatch { name: pod.name.clone(), uid: pod.uid.clone(), why, part: PodPart::Main, body })
+    Action::PatchPod(PodPatch { name: pod.name.clone(), uid: pod.uid.clone(), why, part: PodPart::Main, revision: None, body })
 }
 
 fn label<'r>(run: &'r HookRun, key: &str) -> Option<&'r str> {
@@ -508,9 +516,14 @@ fn attempt(run: &Arc<HookRun>) -> u32 {
 
 /// When a pod whose hook said no is asked again.
 fn asked_again_at(run: &Arc<HookRun>) -> Timestamp {
-    let ended = run.status.as_ref().and_then(|status| status.finished_at.as_ref()).or(run.metadata.creation_timestamp.as_ref());
     let doubled = FIRST_PAUSE.checked_mul(1 << attempt(run).saturating_sub(1).min(10)).unwrap_or(LONGEST_PAUSE);
-    ended.map_or(Timestamp::MIN, |ended| ended.0.checked_add(doubled.min(LONGEST_PAUSE)).unwrap_or(Timestamp::MAX))
+    ended(run).map_or(Timestamp::MIN, |ended| ended.checked_add(doubled.min(LONGEST_PAUSE)).unwrap_or(Timestamp::MAX))
+}
+
+/// When a hook gave its answer.
+fn ended(run: &Arc<HookRun>) -> Option<Timestamp> {
+    let ended = run.status.as_ref().and_then(|status| status.finished_at.as_ref()).or(run.metadata.creation_timestamp.as_ref());
+    ended.map(|time| time.0)
 }
 
 fn target(intent: Intent<'_>) -> Option<&str> {

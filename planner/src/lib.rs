@@ -19,4 +19,5 @@ pub mod plan;
 pub mod pod;
 pub mod protect;
 pub mod quantity;
+pub mod refusal;
 pub mod revision;

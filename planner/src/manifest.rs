@@ -178,6 +178,7 @@ mod tests {
             gated: false,
             index: None,
             protected: false,
+            successor: false,
         };
         let pod = pod(&owner(), &new);
         assert_eq!(pod.get("spec"), template.get("spec"));
@@ -199,6 +200,7 @@ mod tests {
             gated: true,
             index: None,
             protected: false,
+            successor: false,
         };
         let pod = pod(&owner(), &new);
         assert_eq!(pod.pointer("/metadata/name"), Some(&json!("game-x")));

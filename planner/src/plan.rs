@@ -9,10 +9,12 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::refusal::Refusals;
+
 /// What to do next for one object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan<S> {
-    /// What to do. Outer: in order, stop at the first failure. Inner: independent, may run together.
+    /// What to do. Outer: in order. Inner: independent, may run together. What is refused stops only what depends on it ([`crate::refusal::Fallout`]).
     pub steps: Vec<Vec<Action>>,
     /// From what was seen, never from what the steps hope to achieve.
     pub status: S,
@@ -24,12 +26,14 @@ pub struct Plan<S> {
     pub wake: Option<Timestamp>,
     /// The status is likely to change at once: for so long it need not be written.
     pub patience: Option<SignedDuration>,
+    /// What was refused before and is still worth remembering.
+    pub refusals: Refusals,
 }
 
 impl<S> Plan<S> {
     /// Nothing to do; this is how things are.
     pub fn only(status: S) -> Self {
-        Self { steps: Vec::new(), status, notes: Vec::new(), holds: Vec::new(), wake: None, patience: None }
+        Self { steps: Vec::new(), status, notes: Vec::new(), holds: Vec::new(), wake: None, patience: None, refusals: Refusals::default() }
     }
 
     /// All actions, in order.
@@ -86,8 +90,10 @@ pub enum Action {
     CreateHookRun(NewHookRun),
     /// Measure something for a HookRun.
     Measure(NewMeasurement),
-    /// Forget a HookRun that nobody owns or needs.
-    DeleteHookRun { name: String, uid: String },
+    /// Forget a HookRun that nobody owns or needs. `pod` is the uid of the pod that it asks about.
+    DeleteHookRun { name: String, uid: String, pod: Option<String> },
+    /// Find out with a dry run whether a write that was refused would pass now.
+    Probe(Box<Action>),
 }
 
 /// A change of a pod.
@@ -101,6 +107,9 @@ pub struct PodPatch {
     pub why: PatchReason,
     /// Which part of the pod it goes to.
     pub part: PodPart,
+    /// The revision that the pod gets with it.
+    #[serde(default)]
+    pub revision: Option<String>,
     /// A strategic merge patch that names only what changes.
     pub body: Value,
 }
@@ -191,6 +200,9 @@ pub struct NewPod {
     /// Whether nobody may delete it before its hook agrees.
     #[serde(default)]
     pub protected: bool,
+    /// Whether another pod has to be deleted first to make room for it.
+    #[serde(default)]
+    pub successor: bool,
 }
 
 /// Why a pod is deleted.
@@ -235,6 +247,7 @@ impl Action {
             | Self::AdoptPod { .. }
             | Self::ReleasePod { .. }
             | Self::Measure(_)
+            | Self::Probe(_)
             | Self::DeleteHookRun { .. } => None,
         }
     }
@@ -270,6 +283,7 @@ impl Action {
             Self::AdoptPod { name, .. } => (event::FAILED_CLAIM, format!("failed to adopt pod {name}: {error}")),
             Self::ReleasePod { name, .. } => (event::FAILED_CLAIM, format!("failed to release pod {name}: {error}")),
             Self::Measure(NewMeasurement { metric, .. }) => (event::FAILED_MEASUREMENT, format!("failed to measure {metric}: {error}")),
+            Self::Probe(inner) => inner.failure(error),
             Self::DeleteHookRun { name, .. } => (event::FAILED_DELETE, format!("failed to delete HookRun {name}: {error}")),
             Self::CreateRevision(NewRevision { name, .. })
             | Self::BumpRevision { name, .. }
@@ -311,6 +325,7 @@ impl Action {
             Self::CreateHookRun(_) => "create_hookrun",
             Self::Measure(_) => "measure",
             Self::DeleteHookRun { .. } => "delete_hookrun",
+            Self::Probe(_) => "probe",
         }
     }
 }
@@ -350,6 +365,8 @@ pub enum Hold {
     Step { step: usize, of: usize, wanted: usize },
     /// Pods need more than an update in place.
     NotInPlace { pods: usize, paths: Vec<String> },
+    /// The API server refuses writes, of which the first is told.
+    Refused { reason: String, writes: usize, message: String },
     /// A field has no effect here.
     Ignored { field: &'static str, why: &'static str },
     /// The spec asks for something that this version cannot do.
@@ -357,6 +374,9 @@ pub enum Hold {
     /// A field has a value that cannot be followed.
     Invalid { field: String, problem: String },
 }
+
+/// How refused writes are retried.
+const TRIED_AGAIN: &str = "it is tried again every few seconds, and everything else goes on";
 
 /// What this version cannot do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -436,6 +456,10 @@ impl std::fmt::Display for Hold {
                     out,
                     "{pods} pods cannot be updated in place, because more than images, labels and annotations changed ({paths}): they keep their revision; set spec.updateStrategy.inPlaceUpdateStrategy.whenNotPossible to Recreate to replace them"
                 )
+            }
+            Self::Refused { writes: 1, message, .. } => write!(out, "the API server refuses a write: {message}; {TRIED_AGAIN}"),
+            Self::Refused { writes, message, .. } => {
+                write!(out, "the API server refuses {writes} writes, one of them: {message}; {TRIED_AGAIN}")
             }
             Self::Ignored { field, why } => write!(out, "{field} has no effect: {why}"),
             Self::NotInThisVersion(feature) => write!(out, "{feature}"),

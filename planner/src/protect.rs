@@ -141,5 +141,5 @@ fn delete(budget: &Arc<BudgetFacts>) -> Action {
 
 fn label(pod: &PodFacts, value: Option<&str>, why: PatchReason) -> Action {
     let body = json!({ "metadata": { "uid": pod.uid, "labels": { PROTECTED_LABEL: value } } });
-    Action::PatchPod(PodPatch { name: pod.name.clone(), uid: pod.uid.clone(), why, part: PodPart::Main, body })
+    Action::PatchPod(PodPatch { name: pod.name.clone(), uid: pod.uid.clone(), why, part: PodPart::Main, revision: None, body })
 }

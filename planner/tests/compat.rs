@@ -10,6 +10,7 @@ use planner::inplace::Update;
 use planner::node::Nodes;
 use planner::plan::{Action, PatchReason};
 use planner::pod::{Gate, PodFacts};
+use planner::refusal::Refusals;
 use planner::revision::{RevisionFacts, template_of};
 use serde_json::Value;
 
@@ -53,6 +54,7 @@ fn observed(file: &str) -> (Observed, Timestamp) {
         budgets: Vec::new(),
         taken_revision_names: Vec::new(),
         taken_pod_names: Vec::new(),
+        refusals: Refusals::default(),
     };
     (observed, now)
 }

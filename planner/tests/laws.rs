@@ -1,6 +1,6 @@
 //! The laws, on random worlds: users edit, pods start, fail and vanish, the operator sees late and dies half-way.
 
-use crate::world::{self, World, make_ready};
+use crate::world::{self, How, Rule, World, make_ready};
 use api::names::{HOTPATCH_ANNOTATION, PROTECTED_LABEL, PROTECTION_FINALIZER};
 use api::tkex::{
     Canary, ContainerOrder, HookStep, HookTemplate, HotPatch, HotPatchExecutor, Phase as Verdict, PodHook, PodIndex, UpdateType,
@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use planner::gamedeployment::decide;
 use planner::plan::{Action, DeleteReason, Hold, PatchReason, PodPatch};
 use planner::pod::{Gate, Phase, PodFacts};
+use planner::refusal::{Fallout, Refusals};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use serde_json::{Value, json};
@@ -55,6 +56,10 @@ enum Event {
     AllReady,
     Buried,
     Pass(i64),
+    /// The API server refuses something from now on, or no more than so often.
+    Refuse(Option<&'static str>, Option<usize>, How, Option<u32>),
+    /// The API server refuses nothing any more.
+    Allow,
     /// The operator works: it may die after some actions.
     Work(Option<usize>),
 }
@@ -83,6 +88,30 @@ const STEPS: &[&str] = &[
 
 /// Hooks about pods: before a deletion, before an update in place, after it.
 const POD_HOOKS: &[[bool; 3]] = &[[false; 3], [true, false, false], [false, true, false], [true, true, false], [true, true, true]];
+
+/// Writes that can be refused; none means any.
+const WORDS: &[Option<&str>] = &[
+    None,
+    Some("create_pod"),
+    Some("delete_pod"),
+    Some("mark_pod"),
+    Some("unmark_pod"),
+    Some("drain_pod"),
+    Some("update_pod_inplace"),
+    Some("hot_patch_pod"),
+    Some("restore_pod"),
+    Some("adopt_pod"),
+    Some("protect_pod"),
+    Some("create_hookrun"),
+    Some("delete_hookrun"),
+    Some("create_revision"),
+    Some("set_finalizers"),
+    Some("create_budget"),
+    Some("pause"),
+    Some("resume"),
+];
+
+const HOWS: &[How] = &[How::Quota, How::Policy, How::Conflict, How::Overload, How::Broken, How::Done];
 
 const VERDICTS: &[Verdict] = &[Verdict::Successful, Verdict::Successful, Verdict::Failed, Verdict::Cancelled];
 
@@ -138,7 +167,14 @@ fn event() -> impl Strategy<Value = Event> {
         2 => Just(Event::Buried),
         2 => (0_i64..30).prop_map(Event::Pass),
         12 => proptest::option::of(0_usize..6).prop_map(Event::Work),
+        2 => refusal(),
+        1 => Just(Event::Allow),
     ]
+}
+
+fn refusal() -> impl Strategy<Value = Event> {
+    let what = (prop::sample::select(WORDS), proptest::option::weighted(0.7, 0_usize..20));
+    (what, prop::sample::select(HOWS), proptest::option::of(1_u32..5)).prop_map(|((word, pod), how, left)| Event::Refuse(word, pod, how, left))
 }
 
 fn worlds() -> impl Strategy<Value = (World, Vec<Event>)> {
@@ -194,6 +230,14 @@ fn happen(world: &mut World, event: &Event) {
             }
         }
         Event::Work(cut) => work(world, *cut),
+        Event::Refuse(word, index, how, left) => {
+            let pod = index.and_then(|index| chosen(world, index));
+            // Without a pod nothing about pods could be done.
+            if word.is_some() || pod.is_some() {
+                world.rules.push(Rule { word: *word, pod, how: *how, left: *left });
+            }
+        }
+        Event::Allow => world.rules.clear(),
         Event::Lose(_)
         | Event::Find
         | Event::Protect(_)
@@ -281,7 +325,12 @@ fn work(world: &mut World, cut: Option<usize>) {
     let plan = world.decide();
     let (before, leaving) = (world.clone(), world.leaving(&plan));
     let missing = |world: &World| world.replicas().saturating_sub(world.available());
+    let mut fallout = Fallout::default();
+    world.refusals = plan.refusals.clone();
     for action in plan.actions().take(cut.unwrap_or(usize::MAX)) {
+        if !fallout.stands(action) {
+            continue;
+        }
         let present = world.present();
         assert!(before.is_agreed(action), "law 5: nobody agreed to {action:?}");
         if let Action::PatchPod(change) = action {
@@ -292,7 +341,7 @@ fn work(world: &mut World, cut: Option<usize>) {
             assert_guarded(world, new);
         }
         let updated = world.on_revision(&plan.status.update_revision, &leaving);
-        world.apply(action);
+        world.attempt(action, &mut fallout);
         let (limits, replicas) = (world.limits(), world.replicas());
         if world.present() > present {
             assert!(ours(world) <= replicas + limits.max_surge, "law 3: too many pods after {action:?}");
@@ -303,7 +352,9 @@ fn work(world: &mut World, cut: Option<usize>) {
         if now_updated > updated {
             let rolling = stable(&before, &plan.status) != plan.status.update_revision;
             let kept = world.partition(&plan.status);
-            assert!(!rolling || now_updated <= replicas - kept, "law 4: {now_updated} pods updated after {action:?}");
+            // Pods that are too many and may not be deleted are no reason to update fewer.
+            let undeleted = if world.refused.contains_key("delete_pod") { filling(world).saturating_sub(replicas) } else { 0 };
+            assert!(!rolling || now_updated <= replicas - kept + undeleted, "law 4: {now_updated} pods updated after {action:?}");
             assert!(!rolling || !before.game.spec.update_strategy.paused, "a paused rollout went on: {action:?}");
         }
         if let Action::DeletePod { why: DeleteReason::Update, .. } = action {
@@ -311,25 +362,33 @@ fn work(world: &mut World, cut: Option<usize>) {
             assert!(retreats || !before.game.spec.update_strategy.paused, "a paused rollout went on");
         }
     }
-    if cut.is_none() {
-        world.record(&plan);
+    match cut {
+        None => world.record_if(&before.game.metadata.resource_version, &plan),
+        // What it remembered is lost with it.
+        Some(_) => world.refusals = Refusals::default(),
     }
 }
 
 /// Lets the operator work on an object that is being deleted.
 fn leave(world: &mut World, cut: Option<usize>) {
     let plan = world.decide();
+    let (mut fallout, version) = (Fallout::default(), world.game.metadata.resource_version.clone());
+    world.refusals = plan.refusals.clone();
     for action in plan.actions().take(cut.unwrap_or(usize::MAX)) {
+        if !fallout.stands(action) {
+            continue;
+        }
         assert!(world.is_agreed(action), "law 5: nobody agreed to {action:?}");
         assert!(!matches!(action, Action::CreatePod(_) | Action::AdoptPod { .. }), "nothing is made any more: {action:?}");
         if matches!(action, Action::SetFinalizers { .. }) && world.protects() {
             let stays = world.ours().filter(|pod| pod.controller.is_some() && pod.is_active()).count();
             assert_eq!(stays, 0, "law 5: the object goes before its pods");
         }
-        world.apply(action);
+        world.attempt(action, &mut fallout);
     }
-    if cut.is_none() {
-        world.record(&plan);
+    match cut {
+        None => world.record_if(&version, &plan),
+        Some(_) => world.refusals = Refusals::default(),
     }
 }
 
@@ -382,7 +441,8 @@ fn assert_numbered(world: &World, new: &planner::plan::NewPod) {
 fn assert_guarded(world: &World, new: &planner::plan::NewPod) {
     assert_eq!(new.protected, world.protects(), "{} is not what its hook makes of it", new.name);
     let holds_on = world.game.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == PROTECTION_FINALIZER);
-    assert!(!new.protected || holds_on && !world.budgets.is_empty(), "law 5: {} is made before it is guarded", new.name);
+    let is_refused = world.refused.contains_key("create_budget") || world.refused.contains_key("delete_budget");
+    assert!(!new.protected || holds_on && (is_refused || !world.budgets.is_empty()), "law 5: {} is made before it is guarded", new.name);
 }
 
 /// The stable revision that a decision started from.
@@ -426,6 +486,39 @@ fn assert_satisfied(world: &World) {
     }
 }
 
+/// Writes are refused, for ever: who is not concerned is as it should be, and nobody is kept out of service for what cannot come.
+fn assert_only_refused_suffer(world: &World, start: jiff::Timestamp) {
+    let is_refused = |pod: &PodFacts, words: &[&str]| {
+        let is_meant = |rule: &Rule| rule.pod.as_ref().is_none_or(|name| *name == pod.name) && rule.word.is_none_or(|word| words.contains(&word));
+        world.rules.iter().any(is_meant)
+    };
+    for pod in world.ours().filter(|pod| pod.is_active()) {
+        let gate_refused = is_refused(pod, &["restore_pod", "adopt_pod"]);
+        assert!(gate_refused || pod.is_ready(), "law 9: {} is out of service: {pod:?} {:?} {:?}", pod.name, world.rules, world.decide().steps);
+    }
+    for (word, times) in &world.refused {
+        let later = times.iter().filter(|time| time.duration_since(start).as_secs() >= 60).count();
+        // Two groups at most per word: pods of two revisions, or two rules.
+        let minutes = usize::try_from(world.now.duration_since(start).as_secs() / 60).unwrap();
+        assert!(later <= 2 * 20 * minutes, "law 9: {later} refused {word} in {minutes} minutes");
+    }
+    let of_all = |rule: &Rule| rule.pod.is_none();
+    let held = world.decide().holds.into_iter().any(|hold| {
+        matches!(hold, Hold::NotInPlace { .. } | Hold::HookNotPossible { .. } | Hold::GateNotPossible { .. } | Hold::PausedByStep { .. } | Hold::HookFailed { .. })
+    });
+    // A pod that may not return to its services is unavailable, whatever that costs the others.
+    let unavailable = world.replicas().saturating_sub(world.available());
+    if world.rules.iter().any(of_all) || held || unavailable > 0 || world.game.spec.update_strategy.kind == UpdateType::OnDelete {
+        return;
+    }
+    let status = world.game.status.as_ref().unwrap();
+    let concerned = |pod: &PodFacts| world.rules.iter().any(|rule| rule.pod.as_ref() == Some(&pod.name));
+    let others = world.ours().filter(|pod| pod.is_active() && !concerned(pod));
+    let outdated = others.filter(|pod| pod.revision() != Some(&status.update_revision)).count();
+    let kept = world.partition(status);
+    assert!(outdated <= kept, "law 9: {outdated} pods that nothing is refused of are outdated, {kept} kept: {:?} {:?}", world.rules, world.decide().holds);
+}
+
 fn config() -> Config {
     let cases = std::env::var("PLANNER_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(20_000);
     Config { cases, rng_seed: RngSeed::Fixed(20_261_115), failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() }
@@ -465,6 +558,42 @@ proptest! {
     }
 
     #[test]
+    fn a_refused_write_suffers_alone((mut world, events) in worlds(), refused in proptest::collection::vec(refusal(), 1..3)) {
+        for event in &events {
+            happen(&mut world, event);
+        }
+        prop_assert!(world.settle().is_some(), "law 2");
+        let (template, replicas) = (world.game.spec.template.0.clone(), world.game.spec.replicas);
+        for event in &refused {
+            let Event::Refuse(word, pod, how, _) = event else { unreachable!() };
+            happen(&mut world, &Event::Refuse(*word, *pod, *how, None));
+        }
+        world.refused.clear();
+        world.edit(|spec| {
+            spec.template.0 = if template == self::template(0) { self::template(1) } else { self::template(0) };
+            spec.replicas = (replicas - 1).max(0);
+            spec.update_strategy.paused = false;
+        });
+        let start = world.now;
+        // Until nothing is done any more but what is refused.
+        let (mut done, mut quiet) = (0, 0);
+        for _ in 0..400 {
+            work(&mut world, None);
+            world.calm();
+            world.pass(3);
+            quiet = if world.done == done { quiet + 1 } else { 0 };
+            done = world.done;
+            if quiet == 25 {
+                break;
+            }
+        }
+        prop_assert_eq!(quiet, 25, "law 9: what is not refused does not come to an end: {:?} {:?}", world.rules, world.decide().steps);
+        assert_only_refused_suffer(&world, start);
+        prop_assert!(world.settle().is_some(), "law 9: no rest once nothing is refused; {:?}", world.decide().steps);
+        assert_satisfied(&world);
+    }
+
+    #[test]
     fn a_workload_that_is_deleted_waits_for_its_protected_pods((mut world, events) in worlds(), later in proptest::collection::vec(event(), 1..30)) {
         for event in &events {
             happen(&mut world, event);
@@ -485,6 +614,7 @@ proptest! {
             if world.game.metadata.finalizers.as_ref().is_none_or(Vec::is_empty) {
                 break;
             }
+            world.rules.clear();
             world.pod_hook = Some(hook_template("pod"));
             world.answer(Verdict::Successful);
             leave(&mut world, None);

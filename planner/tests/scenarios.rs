@@ -295,6 +295,7 @@ fn word(hold: &Hold) -> &'static str {
         Hold::NoIndex { .. } => "no index",
         Hold::Step { .. } => "step",
         Hold::NotInPlace { .. } => "not in place",
+        Hold::Refused { .. } => "refused",
         Hold::Ignored { .. } => "ignored",
         Hold::Invalid { .. } => "invalid",
     }

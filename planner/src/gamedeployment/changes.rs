@@ -6,10 +6,12 @@ use std::sync::Arc;
 use api::names::event;
 use api::tkex::{ContainerOrder, InPlace, UpdateType, WhenNotPossible};
 
+use super::Now;
 use super::situation::{Situation, Target};
 use crate::inplace::{self, Difference, Progress, Terms};
-use crate::plan::{Action, Note};
+use crate::plan::{Action, Note, PodPatch};
 use crate::pod::{Gate, PodFacts};
+use crate::refusal::Wanted;
 
 /// Writes to pods that stay.
 #[derive(Debug, Default)]
@@ -70,14 +72,20 @@ impl Changes {
     }
 
     /// What was begun is ended before more is begun, so that pods are out of their services for as short as can be.
-    pub(super) fn into_steps(self) -> Vec<Vec<Action>> {
-        let mut steps = vec![self.upkeep];
-        steps.extend(Writes::steps(self.due));
+    ///
+    /// `proven` pods have the new revision already. The first of a rollout begin with few others: a change that the API server refuses for all of them is noticed before
+    /// many are out of their services.
+    pub(super) fn into_steps(self, proven: usize) -> (Vec<Vec<Action>>, Vec<Vec<Action>>) {
+        let mut ending = vec![self.upkeep];
+        ending.extend(Writes::steps(self.due));
+        let mut starting = Vec::new();
+        let mut together = proven.clamp(1, TOGETHER);
         let mut begun = self.begun.into_iter().peekable();
         while begun.peek().is_some() {
-            steps.extend(Writes::steps(begun.by_ref().take(TOGETHER)));
+            starting.extend(Writes::steps(begun.by_ref().take(together)));
+            together = (together * 2).min(TOGETHER);
         }
-        steps
+        (ending, starting)
     }
 
     /// How a pod gets to another revision.
@@ -125,22 +133,30 @@ impl Changes {
         let in_turn = in_order && (difference.images.len() > 1 || is_under_way);
         let first = Action::PatchPod(inplace::start(pod, revision, &difference, Terms { grace, ask_after, in_turn }, now));
         if !restarts || (pod.gate == Gate::Absent && !in_turn) {
-            self.begun.push(Writes { drain: None, resize: resize(pod, &difference), restart: Some(first) });
+            self.begun.push(Writes { drain: None, resize: resize(pod, revision, &difference), restart: Some(first) });
             return;
         }
         let mut writes = Writes { drain: Some(first), ..Writes::default() };
         // Nothing to wait for: what comes next comes in the same plan.
         if grace == 0 && !in_order {
-            writes.resize = resize(pod, &difference);
-            writes.restart = Some(Action::PatchPod(inplace::follow(pod, &difference)));
+            writes.resize = resize(pod, revision, &difference);
+            writes.restart = Some(Action::PatchPod(inplace::follow(pod, revision, &difference)));
         }
         self.begun.push(writes);
     }
 
-    /// What a pod needs that is not begun anew: the end of its grace, its return to its services.
-    pub(super) fn upkeep(&mut self, situation: &Situation, pod: &Arc<PodFacts>) {
+    /// What a pod needs that is not begun anew: the end of its grace, its return to its services. Says whether the change that it waits for is refused.
+    pub(super) fn upkeep(&mut self, situation: &Situation, pod: &Arc<PodFacts>) -> bool {
         let now = situation.now;
+        let revision = pod.revision().unwrap_or_default();
+        let is_refused = || situation.refusals.hold_back(&pod.uid, Wanted::Change(revision));
         match pod.update.as_deref().map_or(Progress::Resting, |update| update.progress(pod)) {
+            // Nothing stays drained for a change that cannot come.
+            Progress::Draining(_) if is_refused() => {
+                self.upkeep.extend(give_up(pod, now).map(Action::PatchPod));
+                return true;
+            }
+            Progress::Exposed if is_refused() => return true,
             Progress::Exposed => self.upkeep.push(Action::PatchPod(inplace::gate(pod, false, now))),
             Progress::Draining(until) if until <= now => self.restart(situation, pod),
             Progress::Draining(_) | Progress::Restarting => {}
@@ -149,6 +165,7 @@ impl Changes {
                 Gate::Absent | Gate::Up => {}
             },
         }
+        false
     }
 
     fn restart(&mut self, situation: &Situation, pod: &PodFacts) {
@@ -159,12 +176,19 @@ impl Changes {
             return;
         }
         let restart = Some(Action::PatchPod(inplace::restart(pod, &difference, &due, situation.now)));
-        self.due.push(Writes { drain: None, resize: resize(pod, &difference), restart });
+        self.due.push(Writes { drain: None, resize: resize(pod, pod.revision().unwrap_or_default(), &difference), restart });
     }
 }
 
-fn resize(pod: &PodFacts, difference: &Difference) -> Option<Action> {
-    (!difference.resources.is_empty()).then(|| Action::PatchPod(inplace::resize(pod, difference)))
+fn resize(pod: &PodFacts, revision: &str, difference: &Difference) -> Option<Action> {
+    (!difference.resources.is_empty()).then(|| Action::PatchPod(inplace::resize(pod, revision, difference)))
+}
+
+/// Lets a pod serve whose change is refused: as what it was, or, if a part of the change is made, with that.
+fn give_up(pod: &PodFacts, now: Now) -> Option<PodPatch> {
+    let runs = pod.containers.iter().all(|container| container.running);
+    let halfway = || (pod.gate != Gate::Absent && runs).then(|| inplace::gate(pod, true, now));
+    inplace::take_back(pod, now).or_else(halfway)
 }
 
 /// Containers that change their image when a pod follows a revision.

@@ -18,9 +18,10 @@ const SLICE: usize = 500;
 /// Pods are left to the garbage collector, unless they are protected: then each leaves when its hook agrees, and the object stays until the last one has gone.
 pub(super) fn decide(seen: &Observed, situation: &Situation) -> Plan<GameDeploymentStatus> {
     let protection = situation.protection();
+    let refusals = &situation.refusals;
     let plan = |steps: Vec<Vec<Action>>, status| {
-        let steps = steps.into_iter().filter(|step| !step.is_empty()).collect();
-        Plan { steps, ..Plan::only(status) }
+        let steps = refusals.admit(steps, situation.now).into_iter().filter(|step| !step.is_empty()).collect();
+        Plan { steps, refusals: refusals.clone(), wake: refusals.wake(situation.now), ..Plan::only(status) }
     };
     if !protection.holds_on() {
         return Plan::only(status::deleting(seen, situation, &[], &[]));
@@ -46,10 +47,13 @@ pub(super) fn decide(seen: &Observed, situation: &Situation) -> Plan<GameDeploym
     }
     // Who waits is as protected as before.
     let guards = if staying.is_empty() { vec![protection.let_go()] } else { protection.put_up() };
-    let holds = gates.waits();
+    let mut holds = gates.waits();
     let writes = gates.writes(&situation.ours);
     let Gates { waiting, wake, .. } = gates;
-    let status = status::deleting(seen, situation, &waiting, &holds);
     let steps = vec![writes.voids, writes.unmarks, writes.skips, deletions, writes.marks, writes.questions, writes.resets];
-    Plan { holds, wake, ..plan([steps, guards].concat(), status) }
+    let steps = [steps, guards].concat();
+    holds.extend(refusals.holds(&[], &steps, &[]));
+    let status = status::deleting(seen, situation, &waiting, &holds);
+    let plan = plan(steps, status);
+    Plan { holds, wake: wake.into_iter().chain(plan.wake).min(), ..plan }
 }

@@ -16,10 +16,13 @@ use api::tkex::{GameDeployment, GameDeploymentStatus, HookRun, HookTemplate};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use self::moves::Moves;
+use self::situation::{Group, Situation};
 use crate::node::Nodes;
 use crate::plan::{Action, Plan};
 use crate::pod::PodFacts;
 use crate::protect::BudgetFacts;
+use crate::refusal::Refusals;
 use crate::revision::{self, RevisionFacts};
 
 pub use status::with_trouble;
@@ -52,38 +55,76 @@ pub struct Observed {
     pub taken_revision_names: Vec<String>,
     /// Names of pods that others use.
     pub taken_pod_names: Vec<String>,
+    /// What the API server has refused.
+    #[serde(default)]
+    pub refusals: Refusals,
 }
 
 /// What to do next. Never fails: what cannot be followed is a hold.
 #[must_use]
 pub fn decide(seen: &Observed, now: Now) -> Plan<GameDeploymentStatus> {
-    let situation = situation::Situation::of(seen, now);
+    let situation = Situation::of(seen, now);
     if seen.object.metadata.deletion_timestamp.is_some() {
         return leaving::decide(seen, &situation);
     }
-    let moves = moves::Moves::of(&situation);
-    let (status, holds) = (status::status(seen, &situation, &moves), moves.holds.clone());
+    let mut moves = moves::Moves::of(&situation);
+    let steps = steps(&situation, &mut moves);
+    let refused = situation.refusals.holds(&moves.held, &steps, &moves.missing_revisions);
+    moves.holds.extend(refused);
+    let status = status::status(seen, &situation, &moves);
+    let mut steps = situation.refusals.admit(steps, now);
+    steps.push(forgotten(seen, &situation, &status));
+    steps.push(situation.refusals.probes(&moves.held, now));
+    steps.retain(|step| !step.is_empty());
+    let notes = [situation.standing.notes.clone(), moves.notes].concat();
+    let wake = situation.wake().into_iter().chain(moves.wake).chain(situation.refusals.wake(now)).min();
+    let (holds, refusals) = (moves.holds, situation.refusals.clone());
+    Plan { steps, holds, notes, wake, refusals, ..Plan::only(status) }
+}
+
+/// What is written, in this order. A write that is refused stops only what depends on it.
+fn steps(situation: &Situation, moves: &mut Moves) -> Vec<Vec<Action>> {
+    let protection = situation.protection();
+    let guards = if situation.protects() { protection.put_up() } else { protection.take_down() };
+    let proven = situation.ours.iter().filter(|pod| situation.group(pod) == Group::Update && !pod.is_changing()).count();
+    let (ending, starting) = std::mem::take(&mut moves.changes).into_steps(proven);
+    let gates = std::mem::take(&mut moves.gates);
+    let [missing, deletions, successors, ended] =
+        [&mut moves.missing, &mut moves.deletions, &mut moves.successors, &mut moves.ended].map(std::mem::take);
+    let canary = &situation.standing;
+    // An approval that is not wanted any more is gone before anything is done to its pod.
+    let mut steps = vec![gates.voids, gates.unmarks, situation.claims.clone()];
+    // What is under way ends first: pods return to their services, containers restart after their grace.
+    steps.extend(ending);
+    // What guards a pod, and what it is made from, is there before the pod.
+    steps.extend(guards);
+    steps.extend([canary.actions.clone(), situation.revision_actions.clone()]);
+    // What is missing comes before anything goes, and a pod goes before its successor comes.
+    steps.extend([missing, gates.skips, deletions, successors]);
+    // Pods that stay begin to change when what others began has ended.
+    steps.extend(starting);
+    // A choice is written down before the hook is asked.
+    steps.extend([gates.marks, gates.questions, gates.resets]);
+    // What only tidies up comes last.
+    steps.extend([ended, canary.leftovers.clone()]);
+    // Each write of the workload names the version that was seen: one is made now, the others on what it brings.
+    let mut is_written = false;
+    for step in &mut steps {
+        step.retain(|action| {
+            let is_of_workload = matches!(action, Action::SetFinalizers { .. } | Action::Pause { .. } | Action::ResetRetry { .. });
+            !(is_of_workload && std::mem::replace(&mut is_written, true))
+        });
+    }
+    steps
+}
+
+/// Revisions that nothing needs any more.
+fn forgotten(seen: &Observed, situation: &Situation, status: &GameDeploymentStatus) -> Vec<Action> {
     let needed = |name: &str| {
         let carried = situation.ours.iter().any(|pod| pod.revision() == Some(name));
         let live = [&situation.update.name, &situation.current.name, &situation.revision, &status.current_revision];
         carried || live.iter().any(|live| *live == name)
     };
     let limit = usize::try_from(seen.object.spec.revision_history_limit).unwrap_or_default();
-    let forgotten = revision::superfluous(&seen.revisions, limit, needed);
-    let protection = situation.protection();
-    let guards = if situation.protects() { protection.put_up() } else { protection.take_down() };
-    let (claims, revisions) = (situation.claims.clone(), situation.revision_actions.clone());
-    let (wake, canary) = (situation.wake().into_iter().chain(moves.wake).min(), situation.standing);
-    let tidying = [moves.ended, canary.leftovers, forgotten].concat();
-    // What was agreed to and is not wanted any more is gone before anything else is done. What is missing comes before anything goes. What only concerns the steps, and what only tidies up, comes last, so that a refusal there holds nothing up.
-    let gates = moves.gates;
-    let pods = [gates.voids, gates.unmarks, claims].into_iter().chain(guards);
-    let pods = pods.chain([revisions, moves.missing, gates.skips, moves.deletions, moves.successors]);
-    let notes = [canary.notes, moves.changes.notes.clone()].concat();
-    let changes = moves.changes.into_steps();
-    // A choice is written down before anybody is asked.
-    let questions = [gates.marks, gates.questions, gates.resets];
-    let steps = pods.chain(changes).chain(questions).chain([canary.actions, tidying]);
-    let steps: Vec<Vec<Action>> = steps.filter(|step| !step.is_empty()).collect();
-    Plan { steps, holds, notes, wake, ..Plan::only(status) }
+    revision::superfluous(&seen.revisions, limit, needed)
 }

@@ -12,14 +12,15 @@ use super::situation::{Group, Situation, Target};
 use crate::gate::{self, Answer, Gates, Intent, Leaving, Waiting};
 use crate::index;
 use crate::naming;
-use crate::plan::{Action, DeleteReason, Hold, NewPod};
+use crate::plan::{Action, DeleteReason, Hold, NewPod, Note};
 use crate::pod::PodFacts;
+use crate::refusal::{Held, Wanted};
 
 /// The most pods that one plan deletes, and the most that it creates: the next plan is made from fresh facts, so that a pause or a rollback takes effect soon.
 const SLICE: usize = 500;
 
 #[derive(Debug, Default)]
-pub(super) struct Moves {
+pub(super) struct Moves<'s> {
     /// Pods that are missing already.
     pub(super) missing: Vec<Action>,
     pub(super) deletions: Vec<Action>,
@@ -36,6 +37,14 @@ pub(super) struct Moves {
     pub(super) holds: Vec<Hold>,
     /// When a hook is to be asked again.
     pub(super) wake: Option<Timestamp>,
+    /// Pods that do not get what is wanted of them because the API server refuses it.
+    pub(super) held: Vec<Held<'s>>,
+    /// Revisions of which pods are missing because the API server refuses them.
+    pub(super) missing_revisions: Vec<&'s str>,
+    /// What is worth telling.
+    pub(super) notes: Vec<Note>,
+    /// Whether no pod comes, goes or changes.
+    pub(super) is_idle: bool,
 }
 
 /// Whose turn it is to go or to change: those whose hook has agreed, those whose hook is being asked, those who were not asked, those whose hook said no.
@@ -79,7 +88,11 @@ struct Remaining<'s, 'a> {
     obstacles: Vec<String>,
     /// Pods that are not made because every number is in use.
     unnumbered: usize,
-    gates: Gates<'a>,
+    /// Pods that do not get what is wanted of them because the API server refuses it.
+    held: Vec<Held<'s>>,
+    /// Revisions of which pods are missing.
+    missing: Vec<&'s str>,
+    gates: Gates<'s>,
     /// Pods that should go or change and wait for their hook, or for their turn after it agreed.
     asked: Vec<Arc<PodFacts>>,
     /// Of these, those whose hook agreed and that wait for their turn.
@@ -90,28 +103,29 @@ struct Remaining<'s, 'a> {
     promised: usize,
 }
 
-impl Moves {
-    pub(super) fn of(situation: &Situation) -> Self {
+impl<'s> Moves<'s> {
+    pub(super) fn of(situation: &'s Situation) -> Self {
         let mut remaining = Remaining::of(situation);
         let surge = situation.limits.max_surge.min(remaining.to_replace());
         let already_missing = (situation.replicas + surge).saturating_sub(remaining.count());
         remaining.scale_in();
         let waiting = remaining.replace();
         let mut missing = remaining.creations(waiting);
-        let successors = missing.split_off(already_missing.min(missing.len()));
+        let mut successors = missing.split_off(already_missing.min(missing.len()));
+        successors.iter_mut().for_each(|action| {
+            if let Action::CreatePod(new) = action {
+                new.successor = true;
+            }
+        });
         let ended = situation.ended.iter().take(SLICE).map(|pod| bury(pod)).collect();
         remaining.upkeep();
         let holds = remaining.holds(waiting);
-        let Remaining { deletions, changes, mut gates, .. } = remaining;
+        let Remaining { deletions, changes, mut gates, held, missing: missing_revisions, .. } = remaining;
         let writes = gates.writes(&situation.ours);
         let Gates { waiting, wake, .. } = gates;
-        Self { missing, deletions, successors, changes, ended, gates: writes, waiting, holds, wake }
-    }
-
-    /// Whether anything is to be done.
-    pub(super) fn is_empty(&self) -> bool {
-        let all = [&self.missing, &self.deletions, &self.successors, &self.ended];
-        self.changes.is_empty() && all.iter().all(|actions| actions.is_empty())
+        let is_idle = changes.is_empty() && [&missing, &deletions, &successors, &ended].iter().all(|actions| actions.is_empty());
+        let notes = changes.notes.clone();
+        Self { missing, deletions, successors, changes, ended, gates: writes, waiting, holds, wake, held, missing_revisions, notes, is_idle }
     }
 }
 
@@ -143,6 +157,8 @@ impl<'s, 'a> Remaining<'s, 'a> {
             impossible: 0,
             obstacles: Vec::new(),
             unnumbered: 0,
+            held: Vec::new(),
+            missing: Vec::new(),
             gates: situation.gates(),
             asked: Vec::new(),
             agreed: 0,
@@ -172,9 +188,14 @@ impl<'s, 'a> Remaining<'s, 'a> {
 
     fn take(&mut self, index: usize) -> Arc<PodFacts> {
         let pod = self.pods.remove(index);
-        self.available -= usize::from(self.situation.is_available(&pod));
-        self.current_gone += usize::from(self.spare(&pod));
+        self.gone(&pod);
         pod
+    }
+
+    /// Counts a pod that goes or changes.
+    fn gone(&mut self, pod: &PodFacts) {
+        self.available -= usize::from(self.situation.is_available(pod));
+        self.current_gone += usize::from(self.spare(pod));
     }
 
     /// Counts a pod of the stable revision that is not kept. Says whether it is one.
@@ -185,17 +206,26 @@ impl<'s, 'a> Remaining<'s, 'a> {
     }
 
     /// A pod waits for its hook, or for its turn after it agreed.
-    fn set_aside(&mut self, index: usize) {
-        let pod = self.pods.remove(index);
+    fn set_aside(&mut self, pod: Arc<PodFacts>) {
         self.promised += usize::from(self.situation.is_available(&pod));
         self.spare(&pod);
         self.asked.push(pod);
     }
 
     fn remove(&mut self, index: usize, why: DeleteReason) {
-        let pod = self.take(index);
-        self.gates.leave(&pod);
-        self.deletions.push(self.gates.delete(&pod, why));
+        let pod = self.pods.remove(index);
+        self.delete(&pod, why);
+    }
+
+    fn delete(&mut self, pod: &PodFacts, why: DeleteReason) {
+        self.gone(pod);
+        self.gates.leave(pod);
+        self.deletions.push(self.gates.delete(pod, why));
+    }
+
+    /// Whether a write that is needed for what is wanted of a pod is refused.
+    fn is_held(&self, pod: &PodFacts, wanted: Wanted) -> bool {
+        self.situation.refusals.hold_back(&pod.uid, wanted)
     }
 
     /// Where a pod goes that stays: a stray one fills a gap in the partition.
@@ -218,7 +248,11 @@ impl<'s, 'a> Remaining<'s, 'a> {
     fn upkeep(&mut self) {
         let pods: Vec<_> = self.pods.iter().chain(&self.asked).filter(|pod| pod.is_active()).cloned().collect();
         for pod in &pods {
-            self.changes.upkeep(self.situation, pod);
+            if self.changes.upkeep(self.situation, pod) {
+                let targets = [&self.situation.update.name, &self.situation.current.name];
+                let target = targets.into_iter().find(|target| pod.revision() == Some(target));
+                self.held.extend(target.map(|target| Held::new(pod, Wanted::Change(target))));
+            }
             self.after(pod);
         }
     }
@@ -238,37 +272,64 @@ impl<'s, 'a> Remaining<'s, 'a> {
     }
 
     /// Deletes pods beyond the wanted number: named ones first, then old ones as far as the partition lets them go, then updated ones. A pod whose hook is being asked
-    /// stays the one that goes.
+    /// stays the one that goes; one whose deletion is refused is spared for another, unless the user named it.
     fn scale_in(&mut self) {
         let surge = self.situation.limits.max_surge.min(self.to_replace());
-        let wanted = self.situation.replicas + surge;
-        let chosen = self.chosen();
-        let mut asks = 0;
-        while self.count() - self.asked_to_leave > wanted {
-            if self.deletions.len() >= SLICE || asks >= SLICE {
-                self.gates.cut();
-                return;
-            }
-            // As long as an unavailable pod can go instead, no available one goes below the floor.
-            let at_floor = self.available.saturating_sub(self.promised) <= self.floor();
-            let choice = |pod: &PodFacts| chosen.get(&pod.uid).copied().unwrap_or(2);
-            // Who was chosen before goes before the others, so they need not be looked at.
-            let known = (!at_floor).then(|| self.pods.iter().position(|pod| choice(pod) == 0)).flatten();
-            let known = known.or_else(|| (!at_floor).then(|| self.pods.iter().position(|pod| choice(pod) == 1)).flatten());
-            let rank = |pod: &PodFacts| (at_floor && self.situation.is_available(pod), choice(pod), self.class(pod));
-            let best = || self.pods.iter().enumerate().min_by_key(|(index, pod)| (rank(pod), *index)).map(|(index, _)| index);
-            let Some(index) = known.or_else(best) else { return };
-            asks += usize::from(self.leave(index));
+        let mut surplus = (self.count() - self.asked_to_leave).saturating_sub(self.situation.replicas + surge);
+        if surplus == 0 {
+            return;
         }
+        let chosen = self.chosen();
+        let mut pool: Vec<Option<Arc<PodFacts>>> = std::mem::take(&mut self.pods).into_iter().map(Some).collect();
+        let mut asks = 0;
+        // The order changes only when the floor is reached, and when no pod of the stable revision is left to spare.
+        let terms = |all: &Self| (all.available.saturating_sub(all.promised) <= all.floor(), all.current_to_spare == 0);
+        'order: while surplus > 0 {
+            let (before, order) = (terms(self), self.victims(&pool, &chosen));
+            for index in order {
+                if surplus == 0 || terms(self) != before {
+                    continue 'order;
+                }
+                if self.deletions.len() >= SLICE || asks >= SLICE {
+                    self.gates.cut();
+                    break 'order;
+                }
+                let Some(pod) = pool.get_mut(index).and_then(Option::take) else { continue };
+                asks += usize::from(self.leave(pod));
+                surplus -= 1;
+            }
+            break;
+        }
+        self.pods.extend(pool.into_iter().flatten());
+    }
+
+    /// Places of pods, in the order in which they go. As long as an unavailable pod can go instead, no available one goes below the floor. One whose deletion is refused
+    /// waits for it only if the user named it or no other pod can go instead.
+    fn victims(&self, pool: &[Option<Arc<PodFacts>>], chosen: &BTreeMap<String, u8>) -> Vec<usize> {
+        let at_floor = self.available.saturating_sub(self.promised) <= self.floor();
+        let rank = |(index, pod): (usize, &Option<Arc<PodFacts>>)| {
+            let pod = pod.as_deref()?;
+            let is_spared = self.is_held(pod, Wanted::Leave) && !self.situation.is_named_for_deletion(pod);
+            let choice = chosen.get(&pod.uid).copied().unwrap_or(2);
+            Some((is_spared, at_floor && self.situation.is_available(pod), choice, self.class(pod), index))
+        };
+        let mut order: Vec<_> = pool.iter().enumerate().filter_map(rank).collect();
+        order.sort_unstable();
+        order.into_iter().map(|(.., index)| index).collect()
     }
 
     /// Deletes a pod that is too many, or sees to it that its hook is asked. Says whether it is asked now.
-    fn leave(&mut self, index: usize) -> bool {
-        let Some(pod) = self.pods.get(index).cloned() else { return false };
+    fn leave(&mut self, pod: Arc<PodFacts>) -> bool {
+        if self.is_held(&pod, Wanted::Leave) {
+            self.held.push(Held::new(&pod, Wanted::Leave));
+            self.set_aside(pod);
+            self.asked_to_leave += 1;
+            return false;
+        }
         match self.gates.let_leave(&pod) {
-            Leaving::Now => self.remove(index, DeleteReason::Scale),
+            Leaving::Now => self.delete(&pod, DeleteReason::Scale),
             leaving @ (Leaving::Asked | Leaving::Later) => {
-                self.set_aside(index);
+                self.set_aside(pod);
                 self.asked_to_leave += 1;
                 return leaving == Leaving::Asked;
             }
@@ -324,9 +385,15 @@ impl<'s, 'a> Remaining<'s, 'a> {
             let pod = Arc::clone(pod);
             let target = self.target(&pod);
             let manner = if named { Manner::Recreate } else { self.changes.manner(self.situation, &pod, target) };
+            let wanted = if manner == Manner::Recreate { Wanted::Leave } else { Wanted::Change(&target.name) };
             let went = match manner {
                 Manner::Hold => {
                     self.hold_back(&pod, target, whose);
+                    false
+                }
+                // Another pod gets the turn of one whose change is refused.
+                Manner::Recreate | Manner::Stay if self.is_held(&pod, wanted) => {
+                    self.held.extend((whose == Turn::Agreed).then(|| Held::new(&pod, wanted)));
                     false
                 }
                 Manner::Recreate => {
@@ -382,15 +449,15 @@ impl<'s, 'a> Remaining<'s, 'a> {
                 if has_room {
                     act(self);
                 } else {
-                    self.set_aside(index);
+                    self.wait_at(index);
                     self.agreed += 1;
                 }
             }
             Answer::Asking => {
                 self.gates.keep(pod, intent);
-                self.set_aside(index);
+                self.wait_at(index);
             }
-            Answer::Open | Answer::Again if may_ask && self.asks(pod, intent) => self.set_aside(index),
+            Answer::Open | Answer::Again if may_ask && self.asks(pod, intent) => self.wait_at(index),
             Answer::Open => return false,
             Answer::No(_) | Answer::Again => {
                 self.gates.keep(pod, intent);
@@ -398,6 +465,11 @@ impl<'s, 'a> Remaining<'s, 'a> {
             }
         }
         true
+    }
+
+    fn wait_at(&mut self, index: usize) {
+        let pod = self.pods.remove(index);
+        self.set_aside(pod);
     }
 
     fn asks(&mut self, pod: &PodFacts, intent: Intent) -> bool {
@@ -434,9 +506,13 @@ impl<'s, 'a> Remaining<'s, 'a> {
             situation.limits.partition.saturating_sub(current).min(missing)
         };
         let mut taken: BTreeSet<String> = self.taken_ids();
-        let mut creations = self.pods_of(&situation.current, from_current.min(SLICE), &mut taken);
-        let from_update = (missing - from_current).min(SLICE - creations.len());
-        creations.append(&mut self.pods_of(&situation.update, from_update, &mut taken));
+        let mut creations = Vec::new();
+        for (target, count) in [(&situation.current, from_current), (&situation.update, missing - from_current)] {
+            let admitted = situation.refusals.creations(&target.name, situation.now);
+            self.missing.extend((count > 0 && admitted.is_some()).then_some(target.name.as_str()));
+            let count = count.min(SLICE - creations.len()).min(admitted.unwrap_or(usize::MAX));
+            creations.append(&mut self.pods_of(target, count, &mut taken));
+        }
         self.number(creations)
     }
 
@@ -478,7 +554,8 @@ impl<'s, 'a> Remaining<'s, 'a> {
         let protected = self.situation.protects();
         let new = |id: String| {
             let (name, revision) = (format!("{owner}-{id}"), target.name.clone());
-            Action::CreatePod(NewPod { name, id, revision, template: Arc::clone(&target.template), gated, index: None, protected })
+            let template = Arc::clone(&target.template);
+            Action::CreatePod(NewPod { name, id, revision, template, gated, index: None, protected, successor: false })
         };
         naming::ids(uid, &target.name, taken).take(count).map(new).collect()
     }

@@ -19,6 +19,7 @@ use crate::order::least_missed_first;
 use crate::plan::{Action, Feature, Hold};
 use crate::pod::PodFacts;
 use crate::protect;
+use crate::refusal::Refusals;
 use crate::revision::{self, RevisionFacts};
 
 /// A pod that ended sooner after its creation is replaced only then: a pod that cannot live must not be replaced in a hot loop.
@@ -74,6 +75,8 @@ pub(super) struct Situation<'a> {
     pub(super) stop: Option<Hold>,
     /// A field that cannot be followed.
     pub(super) invalid: Option<Hold>,
+    /// What the API server has refused.
+    pub(super) refusals: Refusals,
     /// Which numbers pods get, if any.
     pub(super) index: Result<Option<PodIndex>, Hold>,
 }
@@ -129,6 +132,7 @@ impl<'a> Situation<'a> {
             named: spec.scale_strategy.iter().flat_map(|strategy| &strategy.pods_to_delete).map(String::as_str).collect(),
             stop,
             invalid,
+            refusals: seen.refusals.refreshed(&seen.pods, &seen.hook_runs, seen.object.metadata.generation, now),
             index: index::range(spec.pod_index.as_ref(), seen.object.metadata.annotations.as_ref()),
         }
     }
@@ -171,7 +175,7 @@ impl<'a> Situation<'a> {
     }
 
     /// The hooks about pods.
-    pub(super) fn gates(&self) -> Gates<'a> {
+    pub(super) fn gates(&self) -> Gates<'_> {
         let spec = self.spec;
         let pre_delete = spec.pre_delete_update_strategy.as_ref().map(|strategy| (&strategy.hook, strategy.retry));
         let pod_hook = |strategy: &'a Option<PodHook>| strategy.as_ref().map(|strategy| (&strategy.hook, strategy.retry));
@@ -190,6 +194,7 @@ impl<'a> Situation<'a> {
             templates: &self.seen.hook_templates,
             nodes: &self.seen.nodes,
             version: self.seen.object.metadata.resource_version.as_deref().unwrap_or_default(),
+            refusals: &self.refusals,
             now: self.now,
         })
     }

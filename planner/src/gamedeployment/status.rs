@@ -18,7 +18,7 @@ use crate::plan::Hold;
 use crate::pod::PodFacts;
 use crate::protect;
 
-pub(super) fn status(seen: &Observed, situation: &Situation, moves: &Moves) -> GameDeploymentStatus {
+pub(super) fn status(seen: &Observed, situation: &Situation, moves: &Moves<'_>) -> GameDeploymentStatus {
     let mut status = counted(seen, situation);
     let mut say = |kind: &str, verdict: Verdict| {
         condition::set(&mut status.conditions, kind, verdict, seen.object.metadata.generation, situation.now);
@@ -175,18 +175,18 @@ fn progressing(situation: &Situation, moves: &Moves) -> Verdict {
     let settled = active().count() == replicas && available == replicas && situation.ended.is_empty();
     let stopped = moves.holds.iter().find_map(|hold| standstill(hold));
     let numbers = format!("{updated} of {replicas} pods are updated, {available} available");
-    if let Some(reason) = stopped.filter(|_| settled || moves.is_empty() && active().count() >= replicas) {
+    if let Some(reason) = stopped.filter(|_| settled || moves.is_idle && active().count() >= replicas) {
         return Verdict::no(reason, say(numbers));
     }
     let asking = moves.holds.iter().any(|hold| matches!(hold, Hold::HookRunning { .. }));
-    if asking && settled && moves.is_empty() {
+    if asking && settled && moves.is_idle {
         return Verdict::yes(reason::HOOK_RUNNING, say(numbers));
     }
     let waiting = moves.waiting.iter().any(|waiting| waiting.place != Place::PostInplace);
-    if waiting && moves.is_empty() && available >= replicas.min(active().count()) {
+    if waiting && moves.is_idle && available >= replicas.min(active().count()) {
         return Verdict::yes(reason::WAITING_FOR_HOOK, say(numbers));
     }
-    if !settled || situation.rolls() && !moves.is_empty() {
+    if !settled || situation.rolls() && !moves.is_idle {
         let rolling = outdated > 0 && situation.rolls();
         return Verdict::yes(if rolling { reason::ROLLING_OUT } else { reason::SCALING }, say(numbers));
     }
@@ -212,6 +212,7 @@ fn standstill(hold: &Hold) -> Option<&'static str> {
         Hold::NotInPlace { .. } => Some(reason::INPLACE_NOT_POSSIBLE),
         Hold::NotInThisVersion(feature) => Some(feature.reason()),
         Hold::Invalid { .. } => Some(reason::INVALID_SPEC),
+        Hold::Refused { .. } => Some(reason::REFUSED),
         Hold::Partition { .. }
         | Hold::Budget { .. }
         | Hold::OnDelete { .. }
@@ -259,6 +260,7 @@ fn paused(situation: &Situation) -> Verdict {
 
 fn degraded(holds: &[Hold]) -> Verdict {
     let wrong = holds.iter().find_map(|hold| match hold {
+        Hold::Refused { reason, .. } => Some(Verdict::yes(reason.clone(), hold.to_string())),
         Hold::NotInThisVersion(_)
         | Hold::Invalid { .. }
         | Hold::HookFailed { .. }

@@ -16,7 +16,7 @@ use crate::pod::{Container, Gate, PodFacts};
 use crate::quantity;
 
 pub use diff::{Difference, difference, obstacles};
-pub use patch::{Terms, follow, gate, hot_patch, resize, restart, start};
+pub use patch::{Terms, follow, gate, hot_patch, resize, restart, start, take_back};
 
 /// An update in place, as a pod's annotations tell.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +33,9 @@ pub struct Update {
 pub struct State {
     /// The revision that the pod gets.
     pub revision: String,
+    /// The revision that it had before.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub last_revision: String,
     /// When the change was made, or announced.
     pub update_timestamp: Option<Timestamp>,
     /// Containers that are changed, by name.
@@ -116,6 +119,13 @@ impl Update {
             Some(_) => Progress::Restarting,
             None => Progress::Resting,
         }
+    }
+
+    /// Whether a change is announced, and no container has it yet.
+    #[must_use]
+    pub fn is_only_announced(&self, pod: &PodFacts) -> bool {
+        let image = |name: &str| pod.containers.iter().find(|container| container.name == name).map(|container| &container.image);
+        self.pending.as_ref().is_some_and(|pending| pending.container_images.iter().all(|(name, wanted)| image(name) != Some(wanted)))
     }
 
     /// The revision about which a hook is asked when the pod serves again.
@@ -247,7 +257,7 @@ mod tests {
     fn state(last: LastStatus) -> State {
         let update_timestamp = Some("2026-11-15T10:00:00Z".parse().unwrap());
         let last_container_statuses = BTreeMap::from([("game".to_owned(), last)]);
-        State { revision: "game-2".to_owned(), update_timestamp, last_container_statuses, resized: false, ask_after: false }
+        State { revision: "game-2".to_owned(), update_timestamp, last_container_statuses, ..State::default() }
     }
 
     fn runs(image: &str, actual: &str, image_id: &str, restarts: i32) -> Container {

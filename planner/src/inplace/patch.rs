@@ -20,8 +20,7 @@ fn written(time: Timestamp) -> Timestamp {
 
 fn patch(
     pod: &PodFacts,
-    why: PatchReason,
-    part: PodPart,
+    (why, part, revision): (PatchReason, PodPart, Option<&str>),
     labels: Map<String, Value>,
     annotations: Map<String, Value>,
     rest: Value,
@@ -36,7 +35,7 @@ fn patch(
     if let (Some(body), Value::Object(rest)) = (body.as_object_mut(), rest) {
         body.extend(rest);
     }
-    PodPatch { name: pod.name.clone(), uid: pod.uid.clone(), why, part, body }
+    PodPatch { name: pod.name.clone(), uid: pod.uid.clone(), why, part, revision: revision.map(str::to_owned), body }
 }
 
 fn entries(changes: &BTreeMap<String, Option<String>>) -> Map<String, Value> {
@@ -80,7 +79,21 @@ fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp
         last.insert(container.name.clone(), status);
     }
     let resized = !difference.resources.is_empty();
-    State { revision: revision.to_owned(), update_timestamp: Some(written(now)), last_container_statuses: last, resized, ask_after: false }
+    State {
+        revision: revision.to_owned(),
+        last_revision: left(pod),
+        update_timestamp: Some(written(now)),
+        last_container_statuses: last,
+        resized,
+        ask_after: false,
+    }
+}
+
+/// The revision that a pod leaves. One whose change was announced and not begun has not left the one before.
+fn left(pod: &PodFacts) -> String {
+    let before = pod.update.as_deref().filter(|update| update.is_only_announced(pod)).and_then(|update| update.state.as_ref());
+    let before = before.map(|state| state.last_revision.as_str()).filter(|revision| !revision.is_empty());
+    before.or_else(|| pod.revision()).unwrap_or_default().to_owned()
 }
 
 fn restarts_by_resize(difference: &Difference, name: &str) -> bool {
@@ -117,7 +130,7 @@ pub fn start(pod: &PodFacts, revision: &str, difference: &Difference, terms: Ter
             Gate::Down(_) | Gate::Absent => json!({}),
             Gate::Unset | Gate::Up => json!({ "status": condition(false, now) }),
         };
-        return patch(pod, PatchReason::Drain, PodPart::Status, labels, annotations, rest);
+        return patch(pod, (PatchReason::Drain, PodPart::Status, Some(revision)), labels, annotations, rest);
     }
     labels.extend(entries(&difference.labels));
     annotations.extend(entries(&difference.annotations));
@@ -133,10 +146,10 @@ pub fn start(pod: &PodFacts, revision: &str, difference: &Difference, terms: Ter
     match pod.gate {
         // Back before anything restarted.
         Gate::Down(_) if nothing_restarts => {
-            patch(pod, PatchReason::InPlace, PodPart::Status, labels, annotations, json!({ "status": condition(true, now) }))
+            patch(pod, (PatchReason::InPlace, PodPart::Status, Some(revision)), labels, annotations, json!({ "status": condition(true, now) }))
         }
         Gate::Absent | Gate::Unset | Gate::Down(_) | Gate::Up => {
-            patch(pod, PatchReason::InPlace, PodPart::Main, labels, annotations, images(&difference.images))
+            patch(pod, (PatchReason::InPlace, PodPart::Main, Some(revision)), labels, annotations, images(&difference.images))
         }
     }
 }
@@ -167,30 +180,65 @@ pub fn restart(pod: &PodFacts, difference: &Difference, now_due: &[(String, Stri
     if is_last {
         annotations.insert(INPLACE_GRACE_ANNOTATION.to_owned(), Value::Null);
     }
-    patch(pod, PatchReason::InPlace, PodPart::Main, entries(&difference.labels), annotations, images(now_due))
+    patch(pod, (PatchReason::InPlace, PodPart::Main, pod.revision()), entries(&difference.labels), annotations, images(now_due))
 }
 
 /// Makes a change right after it was announced.
 #[must_use]
-pub fn follow(pod: &PodFacts, difference: &Difference) -> PodPatch {
+pub fn follow(pod: &PodFacts, revision: &str, difference: &Difference) -> PodPatch {
     let mut annotations = entries(&difference.annotations);
     annotations.insert(INPLACE_GRACE_ANNOTATION.to_owned(), Value::Null);
-    patch(pod, PatchReason::InPlace, PodPart::Main, entries(&difference.labels), annotations, images(&difference.images))
+    patch(pod, (PatchReason::InPlace, PodPart::Main, Some(revision)), entries(&difference.labels), annotations, images(&difference.images))
 }
 
 /// Lets a pod serve, or takes it out of its services.
 #[must_use]
 pub fn gate(pod: &PodFacts, up: bool, now: Timestamp) -> PodPatch {
     let why = if up { PatchReason::Restore } else { PatchReason::Drain };
-    patch(pod, why, PodPart::Status, Map::new(), Map::new(), json!({ "status": condition(up, now) }))
+    patch(pod, (why, PodPart::Status, None), Map::new(), Map::new(), json!({ "status": condition(up, now) }))
+}
+
+/// Takes back a change that was announced and cannot be made: one write that gives the pod the revision that it has in truth and lets it serve again, unless containers
+/// have not come back from an earlier change. None if a part of the change is made already, or if nobody knows what the pod was.
+#[must_use]
+pub fn take_back(pod: &PodFacts, now: Timestamp) -> Option<PodPatch> {
+    let update = pod.update.as_deref().filter(|update| update.is_only_announced(pod))?;
+    let state = update.state.as_ref().filter(|state| !state.last_revision.is_empty())?;
+    let announced = |name: &str| update.pending.as_ref().is_some_and(|pending| pending.container_images.contains_key(name));
+    let earlier = |(name, last): (&String, &LastStatus)| {
+        let container = pod.containers.iter().find(|container| container.name == *name)?;
+        let still = match (announced(name), state.is_awaited(container)) {
+            // It waited for two restarts, of which one does not come.
+            (true, true) => LastStatus { restart_count: last.restart_count.map(|count| count.saturating_sub(1)), ..last.clone() },
+            (true, false) => return None,
+            (false, _) => last.clone(),
+        };
+        Some((name.clone(), still))
+    };
+    let before = State {
+        revision: state.last_revision.clone(),
+        last_revision: String::new(),
+        last_container_statuses: state.last_container_statuses.iter().filter_map(earlier).collect(),
+        resized: false,
+        ..state.clone()
+    };
+    let is_back = before.is_done(pod);
+    let labels = Map::from_iter([(REVISION_LABEL.to_owned(), json!(before.revision))]);
+    let annotations = Map::from_iter([
+        (INPLACE_STATE_ANNOTATION.to_owned(), if is_back { Value::Null } else { text(&before) }),
+        (INPLACE_GRACE_ANNOTATION.to_owned(), Value::Null),
+    ]);
+    let rest = if is_back && pod.gate != Gate::Absent { json!({ "status": condition(true, now) }) } else { json!({}) };
+    Some(patch(pod, (PatchReason::Restore, PodPart::Status, None), labels, annotations, rest))
 }
 
 /// Changes requests and limits.
 #[must_use]
-pub fn resize(pod: &PodFacts, difference: &Difference) -> PodPatch {
+pub fn resize(pod: &PodFacts, revision: &str, difference: &Difference) -> PodPatch {
     let containers: Vec<Value> =
         difference.resources.iter().map(|(name, resources)| json!({ "name": name, "resources": nested(resources) })).collect();
-    patch(pod, PatchReason::Resize, PodPart::Resize, Map::new(), Map::new(), json!({ "spec": { "containers": containers } }))
+    let spec = json!({ "spec": { "containers": containers } });
+    patch(pod, (PatchReason::Resize, PodPart::Resize, Some(revision)), Map::new(), Map::new(), spec)
 }
 
 fn nested(resources: &BTreeMap<String, String>) -> Value {
@@ -211,5 +259,5 @@ pub fn hot_patch(pod: &PodFacts, revision: &str, difference: &Difference, now: T
     let mut annotations = entries(&difference.annotations);
     annotations.insert(HOTPATCH_STATE_ANNOTATION.to_owned(), text(&state));
     annotations.insert(HOTPATCH_ANNOTATION.to_owned(), json!("true"));
-    patch(pod, PatchReason::HotPatch, PodPart::Main, labels, annotations, images(&difference.images))
+    patch(pod, (PatchReason::HotPatch, PodPart::Main, Some(revision)), labels, annotations, images(&difference.images))
 }

@@ -16,6 +16,7 @@ use planner::node::{NodeFacts, Nodes};
 use planner::plan::{Action, PatchReason, Plan, PodPatch};
 use planner::pod::{Container, Gate, Phase, PodFacts};
 use planner::protect::{self, BudgetFacts};
+use planner::refusal::{Fallout, Outcome, Refusals};
 use planner::revision::RevisionFacts;
 use serde_json::{Value, json};
 
@@ -60,7 +61,49 @@ pub(crate) struct World {
     pub(crate) cordoned: BTreeSet<String>,
     pub(crate) budgets: BTreeMap<String, BudgetFacts>,
     pub(crate) now: Timestamp,
+    /// Writes that the API server refuses.
+    pub(crate) rules: Vec<Rule>,
+    /// What the operator remembers of refused writes.
+    pub(crate) refusals: Refusals,
+    /// When writes were refused, by what was written and for which revision.
+    pub(crate) refused: BTreeMap<String, Vec<Timestamp>>,
+    /// How many writes were done.
+    pub(crate) done: usize,
     version: u64,
+}
+
+/// Writes that the API server refuses: those with this word, or all; of this pod, or of all.
+#[derive(Debug, Clone)]
+pub(crate) struct Rule {
+    pub(crate) word: Option<&'static str>,
+    pub(crate) pod: Option<String>,
+    pub(crate) how: How,
+    /// How many are refused; for ever if none.
+    pub(crate) left: Option<u32>,
+}
+
+/// How a write is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    Quota,
+    Policy,
+    Conflict,
+    Overload,
+    Broken,
+    /// It is done, and answered with an error.
+    Done,
+}
+
+impl How {
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Quota => "Forbidden",
+            Self::Policy => "Invalid",
+            Self::Conflict => "Conflict",
+            Self::Overload => "TooManyRequests",
+            Self::Broken | Self::Done => "InternalError",
+        }
+    }
 }
 
 impl World {
@@ -69,7 +112,24 @@ impl World {
         let (pods, revisions, hook_runs) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (hook_templates, pod_hook, lost) = (Vec::new(), None, BTreeMap::new());
         let (cordoned, budgets) = (BTreeSet::new(), BTreeMap::new());
-        Self { game: game(spec), pods, revisions, hook_runs, hook_templates, pod_hook, lost, cordoned, budgets, now, version: 100 }
+        let (rules, refusals, refused) = (Vec::new(), Refusals::default(), BTreeMap::new());
+        Self {
+            game: game(spec),
+            pods,
+            revisions,
+            hook_runs,
+            hook_templates,
+            pod_hook,
+            lost,
+            cordoned,
+            budgets,
+            now,
+            rules,
+            refusals,
+            refused,
+            done: 0,
+            version: 100,
+        }
     }
 
     pub(crate) fn observed(&self) -> Observed {
@@ -83,6 +143,7 @@ impl World {
             budgets: self.budgets.values().cloned().map(Arc::new).collect(),
             taken_revision_names: Vec::new(),
             taken_pod_names: Vec::new(),
+            refusals: self.refusals.clone(),
         }
     }
 
@@ -243,13 +304,85 @@ impl World {
         self.game.metadata.generation = self.game.metadata.generation.map(|generation| generation + 1);
     }
 
+    /// The rule that refuses an action, which counts it.
+    fn refusal(&mut self, action: &Action) -> Option<How> {
+        let inner = if let Action::Probe(inner) = action { inner } else { action };
+        let name = match inner {
+            Action::DeletePod { name, .. } | Action::AdoptPod { name, .. } | Action::ReleasePod { name, .. } => Some(name.clone()),
+            Action::PatchPod(change) => Some(change.name.clone()),
+            Action::CreateHookRun(new) => self.pods.values().find(|pod| new.labels.get("pod-uid") == Some(&pod.uid)).map(|pod| pod.name.clone()),
+            Action::DeleteHookRun { pod, .. } => self.pods.values().find(|one| pod.as_ref() == Some(&one.uid)).map(|one| one.name.clone()),
+            Action::SkipHook { .. } => return None,
+            _ => None,
+        };
+        let is_meant = |rule: &&mut Rule| {
+            let of_pod = rule.pod.is_none() || rule.pod == name;
+            of_pod && rule.word.is_none_or(|word| word == inner.word()) && rule.left != Some(0)
+        };
+        let rule = self.rules.iter_mut().find(is_meant)?;
+        rule.left = rule.left.map(|left| left - 1);
+        Some(rule.how)
+    }
+
+    /// Whether an action names a version of the object that is not the newest.
+    fn is_outdated(&self, action: &Action) -> bool {
+        match action {
+            Action::Pause { version, .. } | Action::ResetRetry { version, .. } | Action::SetFinalizers { version, .. } => {
+                self.game.metadata.resource_version.as_ref() != Some(version)
+            }
+            _ => false,
+        }
+    }
+
+    /// The API server gets an action: does it, or refuses it.
+    pub(crate) fn attempt(&mut self, action: &Action, fallout: &mut Fallout) {
+        let refused = self.refusal(action).or_else(|| self.is_outdated(action).then_some(How::Conflict));
+        let outcome = match refused {
+            Some(how) => Outcome::Refused { reason: how.reason().to_owned(), message: "so it is".to_owned() },
+            None => Outcome::Done,
+        };
+        if refused.is_none_or(|how| how == How::Done) && !matches!(action, Action::Probe(_)) {
+            self.apply(action);
+        }
+        if refused.is_some() {
+            fallout.refuse(action);
+            let inner = if let Action::Probe(inner) = action { inner } else { action };
+            self.refused.entry(inner.word().to_owned()).or_default().push(self.now);
+        } else {
+            fallout.done(action);
+            self.done += usize::from(!matches!(action, Action::Probe(_)));
+        }
+        self.refusals.note(action, &outcome, self.now);
+    }
+
+    /// Carries out a plan as the operator would, and records its status.
+    pub(crate) fn carry_out(&mut self, plan: &Plan<Status>) {
+        let mut fallout = Fallout::default();
+        self.refusals = plan.refusals.clone();
+        let version = self.game.metadata.resource_version.clone();
+        for action in plan.actions() {
+            if fallout.stands(action) {
+                self.attempt(action, &mut fallout);
+            }
+        }
+        self.record_if(&version, plan);
+    }
+
+    /// Records a plan's status, unless the object is another one than was decided on.
+    pub(crate) fn record_if(&mut self, version: &Option<String>, plan: &Plan<Status>) {
+        if self.game.metadata.resource_version == *version {
+            self.touch();
+            self.game.status = Some(plan.status.clone());
+        }
+    }
+
     /// Applies one action as the API server would: a name can be used once, a uid must match.
     pub(crate) fn apply(&mut self, action: &Action) {
         self.version += 1;
         let version = self.version;
         match action {
             Action::Measure(_) => panic!("no game server is measured"),
-            Action::SkipHook { .. } => {}
+            Action::SkipHook { .. } | Action::Probe(_) => {}
             Action::PatchPod(change) => {
                 if let Some(pod) = self.pods.get_mut(&change.name).filter(|pod| pod.uid == change.uid) {
                     patch(pod, change);
@@ -337,7 +470,7 @@ impl World {
                 run.metadata.creation_timestamp = Some(Time(self.now));
                 self.hook_runs.entry(new.name.clone()).or_insert(run);
             }
-            Action::DeleteHookRun { name, uid } => {
+            Action::DeleteHookRun { name, uid, .. } => {
                 self.hook_runs.retain(|key, run| key != name || run.metadata.uid.as_ref() != Some(uid));
             }
             _ => {}
@@ -391,6 +524,7 @@ impl World {
         if let Some(range) = &mut self.game.spec.pod_index {
             range.end += 40;
         }
+        self.rules.clear();
         // Whoever waits for an answer is not at rest.
         self.pod_hook = Some(crate::laws::hook_template("pod"));
         self.answer(api::tkex::Phase::Successful);
@@ -404,8 +538,7 @@ impl World {
             if plan.steps.is_empty() && plan.wake.is_none() && unchanged && self.ours().all(is_at_rest) {
                 return Some(round);
             }
-            plan.actions().for_each(|action| self.apply(action));
-            self.record(&plan);
+            self.carry_out(&plan);
             self.calm();
             self.pass(60);
         }

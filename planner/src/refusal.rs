@@ -1,0 +1,605 @@
+//! Writes that the API server refuses: what depends on them, which of them wait, and when one is tried again.
+//!
+//! A refusal concerns one write. What depends on it is left out ([`Fallout`]); everything else is done. Writes of a workload that are refused alike form a [`Group`] and
+//! wait together: one of them, in rotation, is tried after 1, 2 and 4 seconds and then every 4 seconds, and when it passes the others follow. A pod whose deletion or
+//! in-place update is refused gives up its place in the rollout, and is tried with dry runs, so that nothing happens to it before the write can pass.
+//!
+//! Refusals are kept in memory between passes. Losing them costs one more refused write each, never safety.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use api::names::{DELETING_ANNOTATION, PROTECTED_LABEL, REVISION_LABEL, RUN_POD_UID_LABEL};
+use api::tkex::HookRun;
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::plan::{Action, Hold, PatchReason, PodPatch};
+use crate::pod::PodFacts;
+
+/// The longest time between two tries of a group.
+const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(4);
+/// The longest time between two tries of a pod whose dry run passes although the write itself is refused.
+const LONGEST_DISTRUST: SignedDuration = SignedDuration::from_mins(5);
+/// After so many refusals in a row without a success, writes of the same kind that were not tried yet wait too.
+const CLOSED_AFTER: u32 = 3;
+/// The most dry runs of one group in one pass, once one has passed.
+const MOST_PROBES: usize = 10;
+/// A refusal that was not tried again for so long is forgotten.
+const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_mins(10);
+
+/// What a write is about, and what others wait for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Subject<'a> {
+    /// The workload's finalizers.
+    Finalizers,
+    /// The revision with this name.
+    Revision(&'a str),
+    /// The pod with this uid.
+    Pod(&'a str),
+}
+
+/// The subject of an action that others depend on, with an owned name.
+type Lost = (u8, String);
+
+impl Subject<'_> {
+    fn owned(&self) -> Lost {
+        match self {
+            Self::Finalizers => (0, String::new()),
+            Self::Revision(name) => (1, (*name).to_owned()),
+            Self::Pod(uid) => (2, (*uid).to_owned()),
+        }
+    }
+}
+
+/// The pod that a HookRun is about.
+fn asked_about(labels: &BTreeMap<String, String>) -> Option<&str> {
+    labels.get(RUN_POD_UID_LABEL).map(String::as_str)
+}
+
+/// What an action is about, if anything can depend on that.
+fn about(action: &Action) -> Option<Subject<'_>> {
+    match action {
+        Action::CreateRevision(new) => Some(Subject::Revision(&new.name)),
+        Action::SetFinalizers { .. } => Some(Subject::Finalizers),
+        Action::DeleteHookRun { pod, .. } => pod.as_deref().map(Subject::Pod),
+        Action::CreateHookRun(new) => asked_about(&new.labels).map(Subject::Pod),
+        Action::DeletePod { uid, .. } | Action::AdoptPod { uid, .. } | Action::ReleasePod { uid, .. } => Some(Subject::Pod(uid)),
+        Action::PatchPod(PodPatch { why: PatchReason::Restore | PatchReason::Protect | PatchReason::Unprotect, .. }) => None,
+        Action::PatchPod(change) => Some(Subject::Pod(&change.uid)),
+        Action::Probe(_)
+        | Action::CreatePod(_)
+        | Action::BumpRevision { .. }
+        | Action::AdoptRevision { .. }
+        | Action::DeleteRevision { .. }
+        | Action::Pause { .. }
+        | Action::SkipHook { .. }
+        | Action::CreateBudget { .. }
+        | Action::DeleteBudget { .. }
+        | Action::ResetRetry { .. }
+        | Action::Measure(_) => None,
+    }
+}
+
+/// What must not have been refused for an action to make sense.
+fn needs(action: &Action) -> Vec<Subject<'_>> {
+    match action {
+        Action::CreatePod(new) => {
+            let finalizers = new.protected.then_some(Subject::Finalizers);
+            [Subject::Revision(&new.revision)].into_iter().chain(finalizers).collect()
+        }
+        Action::PatchPod(change) => {
+            let revision = change.revision.as_deref().map(Subject::Revision);
+            about(action).into_iter().chain(revision).collect()
+        }
+        Action::SkipHook { uid, .. } => vec![Subject::Pod(uid)],
+        _ => about(action).into_iter().collect(),
+    }
+}
+
+/// Which writes of a plan make no sense any more because others were refused.
+#[derive(Debug, Clone, Default)]
+pub struct Fallout {
+    lost: BTreeSet<Lost>,
+    /// Pods that were to be deleted and are still there: as many successors are not created.
+    undeleted: usize,
+    /// How often in a row writes of one kind were refused.
+    rows: BTreeMap<(&'static str, Option<String>), u32>,
+    /// Revisions that a pod could not be changed to: no other pod is drained for them in this plan.
+    doubtful: BTreeSet<String>,
+}
+
+impl Fallout {
+    /// Whether an action still makes sense. What depends on one that does not, does not either.
+    pub fn stands(&mut self, action: &Action) -> bool {
+        if let Action::CreatePod(new) = action
+            && new.successor
+            && self.undeleted > 0
+        {
+            self.undeleted -= 1;
+            return false;
+        }
+        let kind = (action.word(), target(action).map(str::to_owned));
+        let most = if matches!(action, Action::CreatePod(_)) { 1 } else { CLOSED_AFTER };
+        let is_hopeless = !matches!(action, Action::Probe(_)) && self.rows.get(&kind).is_some_and(|row| *row >= most);
+        let is_doubtful = matches!(action, Action::PatchPod(PodPatch { why: PatchReason::Drain, revision: Some(revision), .. }) if self.doubtful.contains(revision));
+        let stands = !is_hopeless && !is_doubtful && !needs(action).iter().any(|needed| self.lost.contains(&needed.owned()));
+        if !stands {
+            self.lose(action);
+        }
+        stands
+    }
+
+    /// An action was done.
+    pub fn done(&mut self, action: &Action) {
+        self.rows.remove(&(action.word(), target(action).map(str::to_owned)));
+    }
+
+    /// An action was refused.
+    pub fn refuse(&mut self, action: &Action) {
+        *self.rows.entry((action.word(), target(action).map(str::to_owned))).or_default() += 1;
+        if let Action::PatchPod(PodPatch { why: PatchReason::InPlace | PatchReason::Resize, revision: Some(revision), .. }) = action {
+            self.doubtful.insert(revision.clone());
+        }
+        self.lose(action);
+    }
+
+    /// An action is not done.
+    pub fn lose(&mut self, action: &Action) {
+        self.undeleted += usize::from(matches!(action, Action::DeletePod { .. }));
+        self.lost.extend(about(action).map(|subject| subject.owned()));
+    }
+}
+
+/// The revision that an action brings a pod to.
+fn target(action: &Action) -> Option<&str> {
+    match action {
+        Action::CreatePod(new) => Some(&new.revision),
+        Action::PatchPod(change) => change.revision.as_deref(),
+        Action::Probe(inner) => target(inner),
+        _ => None,
+    }
+}
+
+/// What a refused write is told from others of its kind by: the uid of the pod, or a name.
+fn identity(action: &Action) -> &str {
+    match action {
+        Action::CreateHookRun(new) => asked_about(&new.labels).unwrap_or(&new.name),
+        Action::DeleteHookRun { uid, .. } | Action::DeletePod { uid, .. } | Action::AdoptPod { uid, .. } | Action::ReleasePod { uid, .. } => uid,
+        Action::PatchPod(change) => &change.uid,
+        Action::CreatePod(new) => &new.revision,
+        Action::CreateRevision(new) => &new.name,
+        Action::BumpRevision { name, .. } | Action::AdoptRevision { name, .. } | Action::DeleteRevision { name, .. } => name,
+        Action::CreateBudget { name } | Action::DeleteBudget { name, .. } | Action::SkipHook { name, .. } => name,
+        Action::Probe(inner) => identity(inner),
+        Action::ResetRetry { field, .. } => field,
+        Action::Measure(new) => &new.metric,
+        Action::Pause { .. } | Action::SetFinalizers { .. } => "",
+    }
+}
+
+/// What became of a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was done; a dry run would have been.
+    Done,
+    /// It was refused: the API server's one word, and its words.
+    Refused { reason: String, message: String },
+    /// A dry run could not be made, so that only the write itself can tell.
+    Unknown,
+    /// What it was about is gone.
+    Gone,
+}
+
+/// What is wanted of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted<'a> {
+    /// That it goes.
+    Leave,
+    /// That it gets this revision and stays.
+    Change(&'a str),
+}
+
+/// A pod that does not get what is wanted of it because the API server refuses it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held<'a> {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// What is wanted.
+    pub wanted: Wanted<'a>,
+}
+
+impl<'a> Held<'a> {
+    /// A pod that is held back.
+    #[must_use]
+    pub fn new(pod: &PodFacts, wanted: Wanted<'a>) -> Self {
+        Self { name: pod.name.clone(), uid: pod.uid.clone(), wanted }
+    }
+
+    /// The same write for this pod.
+    fn instead(&self, action: &Action) -> Option<Action> {
+        let mut action = action.clone();
+        match &mut action {
+            Action::DeletePod { name, uid, version, .. } => {
+                name.clone_from(&self.name);
+                uid.clone_from(&self.uid);
+                *version = None;
+            }
+            Action::PatchPod(change) => {
+                change.name.clone_from(&self.name);
+                change.uid.clone_from(&self.uid);
+                *change.body.pointer_mut("/metadata/uid")? = Value::String(self.uid.clone());
+            }
+            _ => return None,
+        }
+        Some(action)
+    }
+}
+
+/// Writes about a pod whose refusal keeps it where it is, besides those of its own transition.
+const ABOUT_HOOKS: [&str; 3] = ["create_hookrun", "delete_hookrun", "unmark_pod"];
+const TO_LEAVE: [&str; 2] = ["delete_pod", "mark_pod"];
+const TO_CHANGE: [&str; 4] = ["drain_pod", "update_pod_inplace", "resize_pod", "hot_patch_pod"];
+/// Writes that are tried with dry runs.
+const PROBED: [&str; 7] = ["delete_pod", "mark_pod", "create_hookrun", "drain_pod", "update_pod_inplace", "resize_pod", "hot_patch_pod"];
+
+/// A refused write.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Member {
+    /// The pod's uid, or a name.
+    identity: String,
+    /// What to try with a dry run.
+    action: Option<Action>,
+    /// The reason of the event that told it.
+    reason: String,
+    /// What was told.
+    message: String,
+    /// When it was last tried.
+    at: Timestamp,
+    /// A dry run has passed: the write may be tried.
+    passed: bool,
+    /// How often the write was refused although its dry run had passed.
+    relapses: u32,
+    /// Not tried before then.
+    not_before: Option<Timestamp>,
+    /// Labels and annotations of the pod when it was refused. Others may get another answer.
+    seen: Option<(BTreeMap<String, String>, BTreeMap<String, String>)>,
+}
+
+impl Member {
+    /// The uid of the pod that it is about.
+    fn pod(&self) -> Option<&str> {
+        match self.action.as_ref()? {
+            Action::PatchPod(change) => Some(&change.uid),
+            action => match about(action)? {
+                Subject::Pod(uid) => Some(uid),
+                Subject::Finalizers | Subject::Revision(_) => None,
+            },
+        }
+    }
+
+    /// Whether what it is about is gone, or is not what it was.
+    fn is_over(&mut self, pods: &BTreeMap<&str, &PodFacts>, runs: &[Arc<HookRun>]) -> bool {
+        let is_done = match &self.action {
+            // A write may have been done although it was answered with an error.
+            Some(Action::DeleteHookRun { uid, .. }) => !runs.iter().any(|run| run.metadata.uid.as_ref() == Some(uid)),
+            Some(Action::PatchPod(PodPatch { why: PatchReason::Unmark, uid, .. })) => {
+                pods.get(uid.as_str()).is_some_and(|pod| !pod.annotations.contains_key(DELETING_ANNOTATION))
+            }
+            _ => false,
+        };
+        let is_of_pod = matches!(&self.action, Some(Action::DeletePod { .. } | Action::AdoptPod { .. } | Action::ReleasePod { .. } | Action::PatchPod(_)));
+        match self.pod().and_then(|uid| pods.get(uid)) {
+            _ if is_done => true,
+            Some(pod) => *self.seen.get_or_insert_with(|| foreign_metadata(pod)) != foreign_metadata(pod),
+            None => is_of_pod,
+        }
+    }
+}
+
+/// Writes that are refused alike.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Group {
+    /// The action's word: verb and resource.
+    write: String,
+    /// The revision that pods were to get.
+    target: Option<String>,
+    /// The API server's one word.
+    reason: String,
+    tries: u32,
+    next: Timestamp,
+    /// How many were refused for the first time without a success in between.
+    row: u32,
+    /// One has passed: the others are tried without a pause.
+    eager: bool,
+    members: Vec<Member>,
+}
+
+impl Group {
+    fn is_of(&self, action: &Action) -> bool {
+        let inner = if let Action::Probe(inner) = action { inner } else { action };
+        self.write == inner.word() && self.target.as_deref() == target(inner)
+    }
+
+    fn member(&self, identity: &str) -> Option<&Member> {
+        self.members.iter().find(|member| member.identity == identity)
+    }
+
+    /// Whether also writes that were not tried yet wait.
+    fn is_closed(&self) -> bool {
+        let most = if self.write == "create_pod" { 1 } else { CLOSED_AFTER };
+        self.row >= most && !self.members.iter().any(|member| member.passed)
+    }
+
+    fn holds_back(&self, identity: &str) -> bool {
+        match self.member(identity) {
+            Some(member) => !member.passed,
+            None => self.is_closed(),
+        }
+    }
+
+    fn is_due(&self, now: Timestamp) -> bool {
+        self.eager || self.next <= now
+    }
+
+    fn refused(&mut self, now: Timestamp) {
+        if self.is_due(now) {
+            let pause = SignedDuration::from_secs(1 << self.tries.min(10)).min(LONGEST_PAUSE);
+            self.next = now.checked_add(pause).unwrap_or(Timestamp::MAX);
+            self.tries = self.tries.saturating_add(1);
+            self.eager = false;
+        }
+    }
+}
+
+/// What the API server has refused of one workload.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Refusals {
+    groups: Vec<Group>,
+    /// The generation of the workload that was tried.
+    generation: Option<i64>,
+}
+
+impl Refusals {
+    /// Whether nothing is refused.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// What is still worth remembering: a pod that is gone or was changed, and a workload with another spec, may get another answer.
+    #[must_use]
+    pub fn refreshed(&self, pods: &[Arc<PodFacts>], runs: &[Arc<HookRun>], generation: Option<i64>, now: Timestamp) -> Self {
+        let mut all = self.clone();
+        if all.groups.is_empty() {
+            return Self { generation, ..all };
+        }
+        let pods: BTreeMap<&str, &PodFacts> = pods.iter().map(|pod| (pod.uid.as_str(), &**pod)).collect();
+        for group in &mut all.groups {
+            group.members.retain_mut(|member| !member.is_over(&pods, runs));
+            if self.generation.is_some() && self.generation != generation {
+                (group.tries, group.next) = (0, now);
+                group.members.iter_mut().for_each(|member| member.not_before = None);
+            }
+        }
+        let is_fresh = |member: &Member| member.at.checked_add(FORGOTTEN_AFTER).is_ok_and(|end| end > now);
+        all.groups.retain(|group| group.members.iter().any(is_fresh));
+        all.generation = generation;
+        all
+    }
+
+    /// Whether a pod cannot get what is wanted of it, because a write for that is refused.
+    #[must_use]
+    pub fn hold_back(&self, uid: &str, wanted: Wanted) -> bool {
+        self.holding(uid, wanted).next().is_some()
+    }
+
+    fn holding<'s>(&'s self, uid: &'s str, wanted: Wanted<'s>) -> impl Iterator<Item = &'s Group> {
+        let is_meant = move |group: &&Group| {
+            let word = group.write.as_str();
+            let of_change = |revision: &str| TO_CHANGE.contains(&word) && group.target.as_deref().is_none_or(|target| target == revision);
+            let of_intent = match wanted {
+                Wanted::Leave => TO_LEAVE.contains(&word),
+                Wanted::Change(revision) => of_change(revision),
+            };
+            let of_hooks = || group.members.iter().any(|member| !member.passed && member.pod() == Some(uid));
+            of_intent && group.holds_back(uid) || ABOUT_HOOKS.contains(&word) && of_hooks()
+        };
+        self.groups.iter().filter(is_meant)
+    }
+
+    /// Whether the deletion of a pod was refused: its approval may have grown old meanwhile.
+    #[must_use]
+    pub fn is_deletion_refused(&self, uid: &str) -> bool {
+        self.groups.iter().any(|group| group.write == "delete_pod" && group.member(uid).is_some())
+    }
+
+    /// How many pods of a revision may be created now; None for any number.
+    #[must_use]
+    pub fn creations(&self, revision: &str, now: Timestamp) -> Option<usize> {
+        let mut closed = self.groups.iter().filter(|group| group.write == "create_pod" && group.target.as_deref() == Some(revision)).peekable();
+        closed.peek()?;
+        Some(usize::from(closed.all(|group| group.is_due(now))))
+    }
+
+    /// Whether a group is the reason why a pod is held back.
+    fn is_held_by(&self, group: &Group, held: &Held) -> bool {
+        self.holding(&held.uid, held.wanted).any(|one| std::ptr::eq(one, group))
+    }
+
+    /// Dry runs that are due: of each group one, or several if one has passed. Pods that were tried longest ago, or not at all, come first.
+    #[must_use]
+    pub fn probes(&self, held: &[Held], now: Timestamp) -> Vec<Action> {
+        let mut probes = Vec::new();
+        for group in self.groups.iter().filter(|group| PROBED.contains(&group.write.as_str()) && group.is_due(now)) {
+            let pattern = group.members.iter().find_map(|member| member.action.as_ref());
+            let candidate = |held: &Held| {
+                let (at, action) = match group.member(&held.uid) {
+                    Some(member) if member.passed || member.not_before.is_some_and(|at| at > now) => return None,
+                    Some(member) => (Some(member.at), member.action.clone()),
+                    None => (None, held.instead(pattern?)),
+                };
+                Some((at, held.uid.clone(), action?))
+            };
+            let mut due: Vec<_> = held.iter().filter(|held| self.is_held_by(group, held)).filter_map(candidate).collect();
+            due.sort_by(|one, other| (one.0, &one.1).cmp(&(other.0, &other.1)));
+            due.dedup_by(|one, other| one.1 == other.1);
+            let most = if group.eager { MOST_PROBES } else { 1 };
+            probes.extend(due.into_iter().take(most).map(|(.., action)| Action::Probe(Box::new(action))));
+        }
+        probes
+    }
+
+    /// Leaves out of a plan what waits because it was refused, and what depends on that. Of each group that is due one write is tried.
+    #[must_use]
+    pub fn admit(&self, steps: Vec<Vec<Action>>, now: Timestamp) -> Vec<Vec<Action>> {
+        if self.groups.is_empty() {
+            return steps;
+        }
+        let mut turns: BTreeMap<usize, &str> = BTreeMap::new();
+        for action in steps.iter().flatten() {
+            for (place, group) in self.groups.iter().enumerate().filter(|(_, group)| group.is_due(now)) {
+                let tried = |identity: &str| (group.member(identity).map(|member| member.at), identity.to_owned());
+                if group.is_of(action) && group.holds_back(identity(action)) {
+                    let turn = turns.entry(place).or_insert_with(|| identity(action));
+                    if tried(identity(action)) < tried(turn) {
+                        *turn = identity(action);
+                    }
+                }
+            }
+        }
+        let waits = |action: &Action| {
+            self.groups.iter().enumerate().any(|(place, group)| {
+                group.is_of(action) && group.holds_back(identity(action)) && turns.get(&place).copied() != Some(identity(action))
+            })
+        };
+        let turns_of = |action: &Action| !matches!(action, Action::Probe(_) | Action::CreatePod(_)) && waits(action);
+        let mut fallout = Fallout::default();
+        let mut admitted: Vec<Vec<Action>> = Vec::new();
+        for step in &steps {
+            let mut kept = Vec::new();
+            for action in step {
+                if turns_of(action) {
+                    fallout.lose(action);
+                } else if fallout.stands(action) {
+                    kept.push(action.clone());
+                }
+            }
+            admitted.push(kept);
+        }
+        admitted
+    }
+
+    /// What is refused and still wanted: of pods that are held back, and of a plan's writes.
+    #[must_use]
+    pub fn holds(&self, held: &[Held], planned: &[Vec<Action>], missing: &[&str]) -> Vec<Hold> {
+        let of_pods = |group: &Group| held.iter().filter(|held| self.is_held_by(group, held)).count();
+        let of_plan = |group: &Group| planned.iter().flatten().filter(|action| group.is_of(action) && group.holds_back(identity(action))).count();
+        let of_creation = |group: &Group| usize::from(group.write == "create_pod" && missing.iter().any(|revision| group.target.as_deref() == Some(revision)));
+        let tell = |group: &Group| {
+            let first = group.members.iter().min_by_key(|member| &member.identity)?;
+            let writes = of_pods(group).max(of_plan(group)).max(of_creation(group));
+            (writes > 0).then(|| Hold::Refused { reason: first.reason.clone(), writes, message: first.message.clone() })
+        };
+        self.groups.iter().filter_map(tell).collect()
+    }
+
+    /// When something is tried again.
+    #[must_use]
+    pub fn wake(&self, now: Timestamp) -> Option<Timestamp> {
+        let later = self.groups.iter().flat_map(|group| &group.members).filter_map(|member| member.not_before);
+        self.groups.iter().map(|group| group.next).chain(later).filter(|at| *at > now).min()
+    }
+
+    /// Learns what became of a write.
+    pub fn note(&mut self, action: &Action, outcome: &Outcome, now: Timestamp) {
+        let (inner, is_probe) = if let Action::Probe(inner) = action { (&**inner, true) } else { (action, false) };
+        let identity = identity(inner);
+        match outcome {
+            Outcome::Refused { reason, message } => self.refuse(inner, reason, message, now),
+            Outcome::Gone => self.groups.iter_mut().filter(|group| group.is_of(inner)).for_each(|group| group.members.retain(|member| member.identity != identity)),
+            Outcome::Done if is_probe => self.pass(inner, true, now),
+            Outcome::Unknown => self.pass(inner, false, now),
+            Outcome::Done => {
+                for group in self.groups.iter_mut().filter(|group| group.is_of(inner)) {
+                    group.row = 0;
+                    let was_tried = group.member(identity).map(|member| member.passed);
+                    match was_tried {
+                        // What one could do all can.
+                        Some(false) => group.members.clear(),
+                        Some(true) => group.members.retain(|member| member.identity != identity),
+                        None => {}
+                    }
+                }
+            }
+        }
+        self.groups.retain(|group| !group.members.is_empty());
+    }
+
+    /// A dry run has passed, or only the write itself can tell.
+    fn pass(&mut self, action: &Action, for_all: bool, now: Timestamp) {
+        for group in self.groups.iter_mut().filter(|group| group.is_of(action)) {
+            if let Some(member) = group.members.iter_mut().find(|member| member.identity == identity(action)) {
+                (member.passed, member.at) = (true, now);
+            }
+            if for_all {
+                (group.row, group.eager) = (0, true);
+            } else {
+                group.refused(now);
+            }
+        }
+    }
+
+    fn refuse(&mut self, action: &Action, reason: &str, message: &str, now: Timestamp) {
+        let (word, target) = (action.word(), target(action));
+        let is_it = |group: &&mut Group| group.write == word && group.target.as_deref() == target && group.reason == reason;
+        // It may have been refused for another reason before, or have been the turn of others.
+        for group in self.groups.iter_mut().filter(|group| group.is_of(action) && group.reason != reason) {
+            group.members.retain(|member| member.identity != identity(action));
+            group.refused(now);
+        }
+        if !self.groups.iter_mut().any(|group| is_it(&group)) {
+            self.groups.push(Group {
+                write: word.to_owned(),
+                target: target.map(str::to_owned),
+                reason: reason.to_owned(),
+                tries: 0,
+                next: now,
+                row: 0,
+                eager: false,
+                members: Vec::new(),
+            });
+        }
+        let Some(group) = self.groups.iter_mut().find(is_it) else { return };
+        group.refused(now);
+        let (told, message) = action.failure(message);
+        let action = (!matches!(action, Action::CreatePod(_))).then(|| action.clone());
+        let identity = action.as_ref().map_or_else(|| target.unwrap_or_default(), |action| self::identity(action)).to_owned();
+        match group.members.iter_mut().find(|member| member.identity == identity) {
+            Some(member) => {
+                if member.passed {
+                    member.relapses = member.relapses.saturating_add(1);
+                    let pause = SignedDuration::from_secs(4 << member.relapses.min(10)).min(LONGEST_DISTRUST);
+                    member.not_before = now.checked_add(pause).ok();
+                }
+                (member.passed, member.at, member.action) = (false, now, action);
+            }
+            None => {
+                group.row = group.row.saturating_add(1);
+                let (reason, seen, not_before) = (told.to_owned(), None, None);
+                group.members.push(Member { identity, action, reason, message, at: now, passed: false, relapses: 0, not_before, seen });
+            }
+        }
+    }
+}
+
+/// Labels and annotations that are not ours to write.
+fn foreign_metadata(pod: &PodFacts) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
+    let keep = |all: &BTreeMap<String, String>, ours: &[&str]| {
+        all.iter().filter(|(key, _)| !ours.contains(&key.as_str())).map(|(key, value)| (key.clone(), value.clone())).collect()
+    };
+    (keep(&pod.labels, &[REVISION_LABEL, PROTECTED_LABEL]), keep(&pod.annotations, &[DELETING_ANNOTATION]))
+}
