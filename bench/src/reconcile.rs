@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
+use operator::controller::Known;
 use operator::controller::Workload;
-use operator::execute::Taken;
 use operator::kinds::gamedeployment::{Entry, GameDeployments};
 use operator::kinds::pod::Pod;
 use operator::store::{Kept, Key};
@@ -47,13 +47,13 @@ fn measure(own: usize, others: usize) -> Result<Look> {
     let world = GameDeployments::default();
     let key = add_game(&world, "bench", own)?;
     // A look before there are pods names the revision that pods then carry.
-    let revision = world.pass(&key, &Taken::default(), Timestamp::now()).context("no object")?.plan.status.update_revision;
+    let revision = world.pass(&key, &Known::default(), Timestamp::now()).context("no object")?.plan.status.update_revision;
     add_pods(&world, "bench", own, &revision)?;
     for number in 0..others / 1_000 {
         add_pods(&world, &format!("other-{number}"), 1_000, "other-1")?;
     }
     let look = || {
-        let pass = world.pass(&key, &Taken::default(), Timestamp::now()).context("no object")?;
+        let pass = world.pass(&key, &Known::default(), Timestamp::now()).context("no object")?;
         ensure!(pass.pods == own, "{} pods were seen", pass.pods);
         Ok(())
     };

@@ -37,6 +37,16 @@ struct Shared {
     refused: AtomicUsize,
     /// The body of the last pod that was created.
     last_pod: std::sync::Mutex<String>,
+    /// Writes that are refused.
+    rule: std::sync::Mutex<Option<Rule>>,
+}
+
+/// Writes with this method whose path contains this text are answered with this code; 0 means that they are done and never answered.
+#[derive(Debug, Clone)]
+struct Rule {
+    method: Method,
+    part: String,
+    code: u16,
 }
 
 impl std::fmt::Debug for Shared {
@@ -65,6 +75,7 @@ impl Proxy {
             overload: AtomicUsize::new(0),
             refused: AtomicUsize::new(0),
             last_pod: std::sync::Mutex::default(),
+            rule: std::sync::Mutex::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -104,6 +115,17 @@ impl Proxy {
         self.shared.overload.store(count, Ordering::SeqCst);
     }
 
+    /// Answers writes with this method whose path contains `part` with `code` from now on; 0 does them and never answers.
+    pub fn refuse_all(&self, method: Method, part: &str, code: u16) {
+        let rule = Rule { method, part: part.to_owned(), code };
+        *self.shared.rule.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(rule);
+    }
+
+    /// Refuses nothing any more.
+    pub fn allow(&self) {
+        *self.shared.rule.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+    }
+
     /// How many requests were refused.
     #[must_use]
     pub fn refused(&self) -> usize {
@@ -124,6 +146,15 @@ async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Respons
         shared.refused.fetch_add(1, Ordering::SeqCst);
         return answer(StatusCode::TOO_MANY_REQUESTS, "Too many requests, please try again later.");
     }
+    let rule = shared.rule.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+    let rule = rule.filter(|rule| rule.method == request.method() && request.uri().path().contains(&rule.part));
+    if let Some(code) = rule.as_ref().and_then(|rule| StatusCode::from_u16(rule.code).ok()) {
+        shared.refused.fetch_add(1, Ordering::SeqCst);
+        let status = serde_json::json!({ "kind": "Status", "status": "Failure", "code": code.as_u16(), "message": "refused by the proxy" });
+        let mut response = Response::new(Body::from(status.to_string()));
+        *response.status_mut() = code;
+        return response;
+    }
     let (parts, body) = request.into_parts();
     let Ok(bytes) = to_bytes(body, usize::MAX).await else { return answer(StatusCode::BAD_REQUEST, "no body") };
     if pod {
@@ -143,6 +174,10 @@ async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Respons
     };
     if write {
         kill_if_due(&shared);
+    }
+    if rule.is_some() {
+        shared.refused.fetch_add(1, Ordering::SeqCst);
+        std::future::pending::<()>().await;
     }
     let (parts, body) = response.into_parts();
     let data = Body::new(body).into_data_stream();

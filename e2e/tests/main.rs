@@ -26,6 +26,7 @@ mod protect;
 mod protect_real;
 mod real;
 mod real_disturbed;
+mod refused;
 mod storm;
 mod takeover;
 
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
     gamedeployment_input::add(&suite);
     inplace::add(&suite);
     gates::add(&suite);
+    refused::add(&suite);
     protect::add(&suite);
     canary::add(&suite);
     hooks::add(&suite);

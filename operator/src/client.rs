@@ -20,8 +20,8 @@ const FIELD_MANAGER: &str = "gameplane";
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 /// No unary call takes longer.
 const DEADLINE: Duration = Duration::from_secs(15);
-/// How long to wait where the server is overloaded and does not say how long.
-const DEFAULT_PAUSE: Duration = Duration::from_secs(1);
+/// No dry run takes longer: nobody waits for what it tells.
+const DRY_DEADLINE: Duration = Duration::from_secs(3);
 
 /// The API server.
 #[derive(Clone)]
@@ -30,6 +30,8 @@ pub struct Server {
     metrics: Arc<Metrics>,
     pause_until: Arc<Mutex<Option<Instant>>>,
     deadline: Duration,
+    /// Nothing is written.
+    is_dry: bool,
 }
 
 impl std::fmt::Debug for Server {
@@ -48,11 +50,20 @@ pub struct CallError {
     pub reason: String,
     /// The server's words.
     pub message: String,
+    /// The server wants to be left alone for a while: it said for how long.
+    pub overloaded: bool,
 }
 
 impl CallError {
-    fn no_answer(message: impl Into<String>) -> Self {
-        Self { code: 0, reason: "NoAnswer".to_owned(), message: message.into() }
+    /// Nothing that can be read was answered.
+    pub fn no_answer(message: impl Into<String>) -> Self {
+        Self { code: 0, reason: "NoAnswer".to_owned(), message: message.into(), overloaded: false }
+    }
+
+    /// One word for what went wrong.
+    #[must_use]
+    pub fn kind(&self) -> String {
+        if self.reason.is_empty() { self.code.to_string() } else { self.reason.clone() }
     }
 
     /// The object does not exist.
@@ -73,10 +84,22 @@ impl CallError {
         self.code == 409 && self.reason != "AlreadyExists"
     }
 
-    /// The object that a patch named by its uid is another one. The API server calls that an invalid change of the uid.
+    /// The object that was named by its uid is another one. The API server calls that an invalid change of the uid, or a failed precondition.
     #[must_use]
     pub fn is_other_uid(&self) -> bool {
-        self.code == 422 && self.message.contains("metadata.uid")
+        self.code == 422 && self.message.contains("metadata.uid") || self.code == 409 && self.message.contains("UID in precondition")
+    }
+
+    /// The object is not the version that was named.
+    #[must_use]
+    pub fn is_other_version(&self) -> bool {
+        self.code == 409 && self.message.contains("ResourceVersion in precondition")
+    }
+
+    /// A webhook cannot be asked without consequences.
+    #[must_use]
+    pub fn is_no_dry_run(&self) -> bool {
+        self.code == 400 && self.message.contains("does not support dry run")
     }
 
     /// Nobody can say whether it was done.
@@ -85,16 +108,10 @@ impl CallError {
         self.code == 0 || self.code == 504
     }
 
-    /// The server understood and said no; it would say so again.
+    /// It is the server that has trouble, whatever it was asked.
     #[must_use]
-    pub fn is_refusal(&self) -> bool {
-        (400..500).contains(&self.code) && !self.is_overload() && self.code != 401
-    }
-
-    /// The server wants to be left alone for a while.
-    #[must_use]
-    pub fn is_overload(&self) -> bool {
-        self.code == 429
+    pub fn is_trouble(&self) -> bool {
+        self.overloaded || matches!(self.code, 0 | 401 | 502..=504)
     }
 
     /// The resourceVersion that was asked for is no longer known.
@@ -178,13 +195,23 @@ impl Server {
     /// A server behind a client.
     #[must_use]
     pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
-        Self { client, metrics, pause_until: Arc::default(), deadline: DEADLINE }
+        Self { client, metrics, pause_until: Arc::default(), deadline: DEADLINE, is_dry: false }
     }
 
     /// The same server with another deadline, which overload elsewhere does not hold up.
     #[must_use]
     pub fn with_deadline(&self, deadline: Duration) -> Self {
         Self { deadline, pause_until: Arc::default(), ..self.clone() }
+    }
+
+    /// The same server, for dry runs.
+    #[must_use]
+    pub fn dry(&self) -> Self {
+        Self { deadline: DRY_DEADLINE, is_dry: true, ..self.clone() }
+    }
+
+    fn dry_query(&self) -> &'static str {
+        if self.is_dry { "&dryRun=All" } else { "" }
     }
 
     /// Reads.
@@ -194,7 +221,7 @@ impl Server {
 
     /// Creates an object; the reply is its metadata.
     pub async fn create(&self, path: &str, object: &Value) -> Result<Written, CallError> {
-        let path = format!("{path}?fieldManager={FIELD_MANAGER}&fieldValidation=Ignore");
+        let path = format!("{path}?fieldManager={FIELD_MANAGER}&fieldValidation=Ignore{}", self.dry_query());
         self.call("create", Method::POST, &path, Some(("application/json", object)), Some(METADATA_ONLY)).await
     }
 
@@ -214,14 +241,18 @@ impl Server {
             Patch::Merge => "application/merge-patch+json",
             Patch::Strategic => "application/strategic-merge-patch+json",
         };
-        let path = format!("{path}?fieldManager={FIELD_MANAGER}");
+        let path = format!("{path}?fieldManager={FIELD_MANAGER}{}", self.dry_query());
         self.call("patch", Method::PATCH, &path, Some((content, body)), Some(METADATA_ONLY)).await
     }
 
     /// Deletes the object with this uid and no other, and only this version of it, if one is given.
     pub async fn delete(&self, path: &str, uid: &str, version: Option<u64>) -> Result<Written, CallError> {
         let version = version.map(|version| version.to_string());
-        let options = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": uid, "resourceVersion": version } });
+        let mut options =
+            json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": uid, "resourceVersion": version } });
+        if let (true, Some(options)) = (self.is_dry, options.as_object_mut()) {
+            options.insert("dryRun".to_owned(), json!(["All"]));
+        }
         self.call("delete", Method::DELETE, path, Some(("application/json", &options)), Some(METADATA_ONLY)).await
     }
 
@@ -272,13 +303,14 @@ impl Server {
             message: String::from_utf8_lossy(&bytes).chars().take(1000).collect::<String>().trim().to_owned(),
             ..Status::default()
         });
-        if code == StatusCode::TOO_MANY_REQUESTS {
-            let seconds = header.or_else(|| status.details.as_ref()?.retry_after_seconds);
-            let pause = seconds.map_or(DEFAULT_PAUSE, |seconds| Duration::from_secs(seconds.min(60)));
+        // A webhook may answer so too: only who says for how long means the server.
+        let seconds = header.or_else(|| status.details.as_ref()?.retry_after_seconds).filter(|_| code == StatusCode::TOO_MANY_REQUESTS);
+        if let Some(seconds) = seconds {
+            let pause = Duration::from_secs(seconds.min(60));
             *self.pause_until.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(Instant::now() + pause);
         }
         let message = if status.message.is_empty() { format!("HTTP status {code}") } else { status.message };
-        CallError { code: code.as_u16(), reason: status.reason, message }
+        CallError { code: code.as_u16(), reason: status.reason, message, overloaded: seconds.is_some() }
     }
 
     /// Returns when the server can be expected to take calls again.

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use planner::gate::Place;
 use planner::manifest::Owner;
 use planner::plan::{NewMeasurement, Plan};
+use planner::refusal::Refusals;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -31,8 +32,10 @@ pub trait Workload: Send + Sync + 'static {
     const KIND: &'static str;
     /// Who reports its events.
     const REPORTER: &'static str;
+    /// Whether its plans leave out what was refused before. Otherwise a refusal makes the whole object wait.
+    const HEEDS_REFUSALS: bool = false;
     /// Observes one object and decides what to do. None if it does not exist.
-    fn pass(&self, key: &Key, taken: &Taken, now: Timestamp) -> Option<Pass<Self::Status>>;
+    fn pass(&self, key: &Key, known: &Known, now: Timestamp) -> Option<Pass<Self::Status>>;
     /// Adds to a status that a plan could not be carried out.
     fn with_trouble(status: Self::Status, before: Option<&Self::Status>, failure: &Failure, now: Timestamp) -> Self::Status;
     /// Whether the caches have seen these writes.
@@ -60,11 +63,21 @@ pub struct Pass<S> {
     pub pods: usize,
 }
 
+/// What earlier passes found out about the rest of the world.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    /// Names that belong to others.
+    pub taken: Taken,
+    /// What the API server refuses.
+    pub refusals: Refusals,
+}
+
 /// What is remembered of an object between passes. Losing it costs time, never safety.
 #[derive(Debug, Clone, Default)]
 struct Memory {
-    failure: Option<Failure>,
-    taken: Taken,
+    known: Known,
+    /// How many writes at once went well.
+    width: usize,
     state: String,
     gates: Gates,
 }
@@ -135,7 +148,7 @@ impl<W: Workload> Controller<W> {
         let memory = self.memory().get(key).cloned().unwrap_or_default();
         let now = Timestamp::now();
         // A decision that panics is this object's trouble and nobody else's.
-        let decided = std::panic::catch_unwind(AssertUnwindSafe(|| self.workload.pass(key, &memory.taken, now)));
+        let decided = std::panic::catch_unwind(AssertUnwindSafe(|| self.workload.pass(key, &memory.known, now)));
         let pass = match decided {
             Ok(Some(pass)) => pass,
             Ok(None) => {
@@ -147,16 +160,16 @@ impl<W: Workload> Controller<W> {
                 return Outcome::Failed;
             }
         };
-        let mandate =
-            Mandate { owner: pass.owner.clone(), path: pass.path.clone(), reporter: W::REPORTER, cautious: memory.failure.is_some() };
-        let report = self.executor.execute(&mandate, &pass.plan.steps, &|new| self.workload.measure(key, new)).await;
+        let mandate = Mandate { owner: pass.owner.clone(), path: pass.path.clone(), reporter: W::REPORTER, width: memory.width };
+        let refusals = pass.plan.refusals.clone();
+        let report = self.executor.execute(&mandate, &pass.plan.steps, refusals, &|new| self.workload.measure(key, new)).await;
         self.log(key, &pass, &report);
         self.finish(key, pass, memory, report, now).await
     }
 
     /// Records what was seen and decides when to look again.
     async fn finish(&self, key: &Key, pass: Pass<W::Status>, memory: Memory, report: Report, now: Timestamp) -> Outcome {
-        let Report { mut writes, failure, taken, unfinished, unsure, took, .. } = report;
+        let Report { mut writes, failure, taken, refusals, trouble, width, unfinished, unsure, took, .. } = report;
         let status = match &failure {
             Some(failure) => W::with_trouble(pass.plan.status, pass.before.as_ref(), failure, now),
             None => pass.plan.status,
@@ -168,7 +181,7 @@ impl<W: Workload> Controller<W> {
             Some(patience) => Ok(Recorded::Later(Instant::now() + patience)),
             None => self.recorder.record(key, &pass.path, &pass.version, &before, &after).await,
         };
-        let mut failed = failure.is_some() || unsure;
+        let mut failed = trouble || unsure || failure.is_some() && !W::HEEDS_REFUSALS;
         match recorded {
             Ok(Recorded::Same) => {}
             Ok(Recorded::Written(version)) => {
@@ -182,11 +195,11 @@ impl<W: Workload> Controller<W> {
             }
         }
         self.settle.expect(key, writes);
-        if let Some(wake) = pass.plan.wake {
+        for wake in pass.plan.wake.into_iter().chain(refusals.wake(now)) {
             let wait = wake.duration_since(now).try_into().unwrap_or(Duration::ZERO);
             self.queue.add_at(key.clone(), Instant::now() + wait);
         }
-        self.remember(key, memory, Memory { failure, taken, state, gates });
+        self.remember(key, memory, Memory { known: Known { taken, refusals }, width, state, gates });
         if failed {
             return Outcome::Failed;
         }
@@ -205,8 +218,8 @@ impl<W: Workload> Controller<W> {
     }
 
     fn remember(&self, key: &Key, before: Memory, mut now: Memory) {
-        now.taken.pods.extend(before.taken.pods);
-        now.taken.revisions.extend(before.taken.revisions);
+        now.known.taken.pods.extend(before.known.taken.pods);
+        now.known.taken.revisions.extend(before.known.taken.revisions);
         let (old, new) = (before.state, now.state.clone());
         let moved = before.gates != now.gates;
         let mut memory = self.memory();

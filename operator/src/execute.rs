@@ -1,14 +1,14 @@
 //! Carries plans out. The only place that writes pods and revisions.
 
-use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::StreamExt;
+use jiff::Timestamp;
 use planner::manifest::{self, Owner};
 use planner::plan::{Action, NewMeasurement, PodPart, PodPatch};
+use planner::refusal::{Fallout, Outcome, Refusals};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -22,6 +22,10 @@ use crate::store::Key;
 
 /// After this time the rest waits for a fresh decision.
 const SLICE: Duration = Duration::from_secs(1);
+/// So many writes in a row that the server could not answer end the plan.
+const MOST_TROUBLE: u32 = 3;
+/// With how many writes at once a workload starts.
+const FIRST_WIDTH: usize = 4;
 
 /// Who carries plans out.
 #[derive(Debug, Clone)]
@@ -49,8 +53,8 @@ pub struct Mandate {
     pub path: String,
     /// Who reports events.
     pub reporter: &'static str,
-    /// Begin with one write and double, because the last plan failed.
-    pub cautious: bool,
+    /// How many writes at once to start with, more as they succeed; 0 if nothing is known.
+    pub width: usize,
 }
 
 /// What became of a plan.
@@ -58,8 +62,14 @@ pub struct Mandate {
 pub struct Report {
     /// What the cache must see before the next decision.
     pub writes: Writes,
-    /// Why the plan stopped.
+    /// The first write that was refused for the first time.
     pub failure: Option<Failure>,
+    /// What is refused.
+    pub refusals: Refusals,
+    /// Whether the plan ended because the server does not answer as it should.
+    pub trouble: bool,
+    /// How many writes at once went well.
+    pub width: usize,
     /// Names of pods and of revisions that belong to others.
     pub taken: Taken,
     /// Actions that succeeded.
@@ -81,7 +91,7 @@ pub struct Taken {
     pub revisions: Vec<String>,
 }
 
-/// Why a plan stopped.
+/// What was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// One word.
@@ -102,12 +112,14 @@ enum Effect {
     NameTaken,
     /// The object that was decided on is gone, and another may have its name.
     Replaced,
-    /// The object is not what was decided on: it is left alone, and its change brings the next look.
+    /// The object is not what was decided on: it is left alone, and its change brings the next pass.
     Changed,
     /// It is under way; who does it tells when it has ended.
     Begun,
-    /// The world differs from what was decided on: decide again.
-    Stale,
+    /// An object of that name was there and is gone.
+    Vanished,
+    /// The workload itself is gone or being deleted: nothing of the plan makes sense.
+    Orphaned,
 }
 
 struct Run<'a> {
@@ -116,23 +128,34 @@ struct Run<'a> {
     /// Begins a measurement.
     measure: &'a (dyn Fn(&NewMeasurement) + Sync),
     report: Mutex<Report>,
-    /// Uids of pods whose change was refused: nothing more is tried for them in this plan.
-    refused: Mutex<HashSet<String>>,
+    /// What makes no sense any more because something else was refused.
+    fallout: Mutex<Fallout>,
+    /// Writes in a row that the server could not answer.
+    trouble: AtomicU32,
+    width: AtomicUsize,
     stopped: AtomicBool,
     done: AtomicUsize,
     deadline: Instant,
 }
 
 impl Executor {
-    /// Carries the steps out, in order, until one fails or the time is up.
-    pub async fn execute(&self, mandate: &Mandate, steps: &[Vec<Action>], measure: &(dyn Fn(&NewMeasurement) + Sync)) -> Report {
+    /// Carries the steps out, in order, until the time is up. What is refused stops only what depends on it.
+    pub async fn execute(
+        &self,
+        mandate: &Mandate,
+        steps: &[Vec<Action>],
+        refusals: Refusals,
+        measure: &(dyn Fn(&NewMeasurement) + Sync),
+    ) -> Report {
         let begun = Instant::now();
         let run = Run {
             executor: self,
             mandate,
             measure,
-            report: Mutex::default(),
-            refused: Mutex::default(),
+            report: Mutex::new(Report { refusals, ..Report::default() }),
+            fallout: Mutex::default(),
+            trouble: AtomicU32::new(0),
+            width: AtomicUsize::new(if mandate.width == 0 { FIRST_WIDTH } else { mandate.width }),
             stopped: AtomicBool::new(false),
             done: AtomicUsize::new(0),
             deadline: begun + SLICE,
@@ -144,6 +167,7 @@ impl Executor {
             }
         }
         let mut report = run.report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        report.width = run.width.into_inner();
         report.done = run.done.into_inner();
         report.took = begun.elapsed();
         report
@@ -153,19 +177,20 @@ impl Executor {
 impl Run<'_> {
     async fn step(&self, actions: &[Action]) {
         let mut rest = actions;
-        let mut width = if self.mandate.cautious { 1 } else { self.executor.per_object };
         while !rest.is_empty() && !self.stopped.load(Ordering::Relaxed) {
-            // With full width the whole step is one batch; after a failure batches grow as they succeed.
+            // With full width the whole step is one batch; until then batches grow as they succeed.
+            let width = self.width.load(Ordering::Relaxed).min(self.executor.per_object);
             let count = if width >= self.executor.per_object { rest.len() } else { width.min(rest.len()) };
             let (batch, later) = rest.split_at(count);
             futures::stream::iter(batch).for_each_concurrent(width, |action| self.one(action)).await;
             rest = later;
-            width = width.saturating_mul(2).min(self.executor.per_object);
+            // Unless one was refused meanwhile.
+            let _ = self.width.compare_exchange(width, width.saturating_mul(2), Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
     async fn one(&self, action: &Action) {
-        if self.stopped.load(Ordering::Relaxed) || self.is_refused(action) {
+        if self.stopped.load(Ordering::Relaxed) || !self.fallout().stands(action) {
             return;
         }
         if Instant::now() >= self.deadline {
@@ -191,13 +216,8 @@ impl Run<'_> {
         self.note(action, result);
     }
 
-    fn refused(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
-        self.refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    /// Whether an earlier change of the same pod was refused.
-    fn is_refused(&self, action: &Action) -> bool {
-        matches!(action, Action::PatchPod(change) if self.refused().contains(&change.uid))
+    fn fallout(&self) -> MutexGuard<'_, Fallout> {
+        self.fallout.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn with_report(&self, change: impl FnOnce(&mut Report)) {
@@ -207,43 +227,64 @@ impl Run<'_> {
     fn note(&self, action: &Action, result: Result<Effect, CallError>) {
         let metrics = &self.executor.metrics;
         match result {
-            Ok(Effect::Stale) => {
-                metrics.count_action(action.word(), "stale");
-                self.stopped.store(true, Ordering::Relaxed);
-                self.with_report(|report| report.unsure = true);
-            }
             Ok(effect) => {
-                metrics.count_action(action.word(), "ok");
+                metrics.count_action(action.word(), if matches!(effect, Effect::Orphaned | Effect::Vanished) { "stale" } else { "ok" });
+                self.trouble.store(0, Ordering::Relaxed);
                 self.done.fetch_add(1, Ordering::Relaxed);
-                let wrote = matches!(effect, Effect::Wrote(_));
-                // What comes next was decided on a pod that is not there, or for a revision that is not ours.
-                if matches!((&effect, action), (Effect::Replaced, _) | (Effect::NameTaken, Action::CreateRevision(_))) {
-                    self.stopped.store(true, Ordering::Relaxed);
+                match &effect {
+                    Effect::Orphaned => self.stopped.store(true, Ordering::Relaxed),
+                    // What comes next was decided on an object that is not there, or not what it was, or not ours.
+                    Effect::Replaced | Effect::Changed | Effect::NameTaken | Effect::Vanished => self.fallout().lose(action),
+                    Effect::Wrote(_) | Effect::Seen(_) | Effect::Gone | Effect::Begun => self.fallout().done(action),
                 }
-                self.with_report(|report| remember(report, action, &self.mandate.owner, &effect));
-                if let Some((reason, message)) = action.success().filter(|_| wrote) {
+                let outcome = if matches!(effect, Effect::Replaced) { Outcome::Gone } else { Outcome::Done };
+                self.with_report(|report| {
+                    report.refusals.note(action, &outcome, Timestamp::now());
+                    remember(report, action, &self.mandate.owner, &effect);
+                });
+                if let Some((reason, message)) = action.success().filter(|_| matches!(effect, Effect::Wrote(_))) {
                     self.tell(false, reason, message);
                 }
             }
             Err(error) => {
                 metrics.count_action(action.word(), "error");
-                // The trouble of one pod is not the others'.
-                if let (Action::PatchPod(change), true) = (action, error.is_refusal()) {
-                    self.refused().insert(change.uid.clone());
-                } else if !(matches!(action, Action::CreateHookRun(_) | Action::CreateBudget { .. }) && error.is_refusal()) {
-                    self.stopped.store(true, Ordering::Relaxed);
-                }
-                let (reason, message) = action.failure(&error.message);
-                self.with_report(|report| {
-                    report.failure.get_or_insert(Failure { reason, message: message.clone() });
-                    // Nobody answered: it may have been done all the same.
-                    report.writes.unknown |= error.is_without_answer();
-                });
-                // An overloaded or silent server is not news about this object.
-                if !error.is_overload() && error.code != 0 {
-                    self.tell(true, reason, message);
-                }
+                self.refuse(action, &error);
             }
+        }
+    }
+
+    fn refuse(&self, action: &Action, error: &CallError) {
+        self.fallout().refuse(action);
+        self.width.store(1, Ordering::Relaxed);
+        let trouble = if error.is_trouble() { self.trouble.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
+        let is_over = trouble >= MOST_TROUBLE || error.code == 401;
+        if is_over {
+            self.stopped.store(true, Ordering::Relaxed);
+        }
+        let is_probe = matches!(action, Action::Probe(_));
+        let outcome = if is_probe && error.is_no_dry_run() {
+            Outcome::Unknown
+        } else if is_probe && (error.is_not_found() || error.is_other_uid()) {
+            Outcome::Gone
+        } else {
+            Outcome::Refused { reason: error.kind(), message: error.message.clone() }
+        };
+        let (reason, message) = action.failure(&error.message);
+        self.with_report(|report| {
+            let is_new = report.refusals.note(action, &outcome, Timestamp::now());
+            report.trouble |= is_over;
+            // It may have been done all the same.
+            report.writes.unknown |= error.is_without_answer() && !is_probe;
+            // What waits since before is told by the plan. Somebody else's write in between is not worth telling.
+            if (is_new || is_over) && !error.is_conflict() {
+                report.failure.get_or_insert(Failure { reason, message: message.clone() });
+            }
+            // A pod that is out of its services for it is looked at again at once.
+            report.unfinished |= is_new || outcome == Outcome::Unknown;
+        });
+        // An overloaded or silent server is not news about this object.
+        if !is_probe && !error.overloaded && error.code != 0 && !error.is_conflict() {
+            self.tell(true, reason, message);
         }
     }
 
@@ -253,34 +294,38 @@ impl Run<'_> {
     }
 
     async fn write(&self, action: &Action) -> Result<Effect, CallError> {
-        let (server, owner) = (&self.executor.server, &self.mandate.owner);
+        match action {
+            Action::Probe(inner) => self.write_to(&self.executor.server.dry(), inner).await.map(|_| Effect::Begun),
+            action => self.write_to(&self.executor.server, action).await,
+        }
+    }
+
+    async fn write_to(&self, server: &Server, action: &Action) -> Result<Effect, CallError> {
+        let owner = &self.mandate.owner;
         let pods = format!("/api/v1/namespaces/{}/pods", owner.namespace);
         let revisions = format!("/apis/apps/v1/namespaces/{}/controllerrevisions", owner.namespace);
         let runs = format!("/apis/tkex.tencent.com/v1alpha1/namespaces/{}/hookruns", owner.namespace);
         let budgets = format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets", owner.namespace);
         match action {
-            Action::CreatePod(new) => self.create(&pods, &new.name, &manifest::pod(owner, new)).await,
-            Action::DeletePod { name, uid, version, .. } => match gone(server.delete(&format!("{pods}/{name}"), uid, *version).await) {
-                Ok(Effect::Replaced) if version.is_some() => Ok(Effect::Changed),
-                effect => effect,
-            },
+            Action::CreatePod(new) => self.create(server, &pods, &new.name, &manifest::pod(owner, new)).await,
+            Action::DeletePod { name, uid, version, .. } => gone(server.delete(&format!("{pods}/{name}"), uid, *version).await),
             Action::AdoptPod { name, uid } => {
                 if !self.owner_is_alive().await? {
-                    return Ok(Effect::Stale);
+                    return Ok(Effect::Orphaned);
                 }
                 changed(server.patch(&format!("{pods}/{name}"), Patch::Strategic, &manifest::adoption(owner, uid)).await)
             }
             Action::ReleasePod { name, uid } => {
                 changed(server.patch(&format!("{pods}/{name}"), Patch::Strategic, &manifest::release(owner, uid)).await)
             }
-            Action::CreateRevision(new) => self.create(&revisions, &new.name, &manifest::controller_revision(owner, new)).await,
+            Action::CreateRevision(new) => self.create(server, &revisions, &new.name, &manifest::controller_revision(owner, new)).await,
             Action::BumpRevision { name, uid, number } => {
                 let patch = json!({ "metadata": { "uid": uid }, "revision": number });
                 changed(server.patch(&format!("{revisions}/{name}"), Patch::Merge, &patch).await)
             }
             Action::AdoptRevision { name, uid } => {
                 if !self.owner_is_alive().await? {
-                    return Ok(Effect::Stale);
+                    return Ok(Effect::Orphaned);
                 }
                 changed(server.patch(&format!("{revisions}/{name}"), Patch::Strategic, &manifest::adoption(owner, uid)).await)
             }
@@ -289,7 +334,7 @@ impl Run<'_> {
                 (self.measure)(new);
                 Ok(Effect::Begun)
             }
-            Action::PatchPod(change) => self.patch_pod(&pods, change).await,
+            Action::PatchPod(change) => Self::patch_pod(server, &pods, change).await,
             // Only told.
             Action::SkipHook { .. } => Ok(Effect::Wrote(0)),
             Action::Pause { paused, version } => {
@@ -303,16 +348,17 @@ impl Run<'_> {
             Action::SetFinalizers { finalizers, version } => {
                 self.patch_owner(json!({ "metadata": { "resourceVersion": version, "finalizers": finalizers } })).await
             }
-            Action::CreateBudget { name } => self.create(&budgets, name, &manifest::budget(owner, name)).await,
+            Action::CreateBudget { name } => self.create(server, &budgets, name, &manifest::budget(owner, name)).await,
             Action::DeleteBudget { name, uid } => gone(server.delete(&format!("{budgets}/{name}"), uid, None).await),
-            Action::CreateHookRun(new) => self.create(&runs, &new.name, &manifest::hook_run(owner, new)).await,
-            Action::DeleteHookRun { name, uid } => gone(server.delete(&format!("{runs}/{name}"), uid, None).await),
+            Action::CreateHookRun(new) => self.create(server, &runs, &new.name, &manifest::hook_run(owner, new)).await,
+            Action::Probe(_) => Ok(Effect::Begun),
+            Action::DeleteHookRun { name, uid, .. } => gone(server.delete(&format!("{runs}/{name}"), uid, None).await),
         }
     }
 
     /// Creates an object. One of that name may be ours already.
-    async fn create(&self, all: &str, name: &str, body: &Value) -> Result<Effect, CallError> {
-        match self.executor.server.create(all, body).await {
+    async fn create(&self, server: &Server, all: &str, name: &str, body: &Value) -> Result<Effect, CallError> {
+        match server.create(all, body).await {
             Err(error) if error.is_already_there() => self.whose(&format!("{all}/{name}")).await,
             written => Ok(Effect::Wrote(written?.metadata.version())),
         }
@@ -320,20 +366,16 @@ impl Run<'_> {
 
     /// Changes the object itself, if nobody has since: the patch names the version.
     async fn patch_owner(&self, patch: Value) -> Result<Effect, CallError> {
-        match self.executor.server.patch(&self.mandate.path, Patch::Merge, &patch).await {
-            // Somebody else was faster.
-            Err(error) if error.is_conflict() => Ok(Effect::Stale),
-            written => changed(written),
-        }
+        changed(self.executor.server.patch(&self.mandate.path, Patch::Merge, &patch).await)
     }
 
-    async fn patch_pod(&self, pods: &str, change: &PodPatch) -> Result<Effect, CallError> {
+    async fn patch_pod(server: &Server, pods: &str, change: &PodPatch) -> Result<Effect, CallError> {
         let part = match change.part {
             PodPart::Main => "",
             PodPart::Status => "/status",
             PodPart::Resize => "/resize",
         };
-        match self.executor.server.patch(&format!("{pods}/{}{part}", change.name), Patch::Strategic, &change.body).await {
+        match server.patch(&format!("{pods}/{}{part}", change.name), Patch::Strategic, &change.body).await {
             // The pod is there, but nobody serves this part of it.
             Err(error) if error.is_not_found() && error.message.contains("could not find the requested resource") => Err(error),
             written => changed(written),
@@ -343,7 +385,7 @@ impl Run<'_> {
     /// An object of that name exists: ours, which the cache has not seen yet, or another's.
     async fn whose(&self, path: &str) -> Result<Effect, CallError> {
         let found: Written = match self.executor.server.get(path).await {
-            Err(error) if error.is_not_found() => return Ok(Effect::Stale),
+            Err(error) if error.is_not_found() => return Ok(Effect::Vanished),
             found => found?,
         };
         let ours =
@@ -366,7 +408,8 @@ fn gone(result: Result<Written, CallError>) -> Result<Effect, CallError> {
         Ok(written) if written.metadata.version() > 0 => Ok(Effect::Wrote(written.metadata.version())),
         Ok(_) => Ok(Effect::Gone),
         Err(error) if error.is_not_found() => Ok(Effect::Gone),
-        Err(error) if error.is_conflict() => Ok(Effect::Replaced),
+        Err(error) if error.is_other_uid() => Ok(Effect::Replaced),
+        Err(error) if error.is_other_version() => Ok(Effect::Changed),
         Err(error) => Err(error),
     }
 }
@@ -374,7 +417,7 @@ fn gone(result: Result<Written, CallError>) -> Result<Effect, CallError> {
 fn changed(result: Result<Written, CallError>) -> Result<Effect, CallError> {
     match result {
         Ok(written) => Ok(Effect::Wrote(written.metadata.version())),
-        Err(error) if error.is_not_found() || error.is_conflict() || error.is_other_uid() => Ok(Effect::Replaced),
+        Err(error) if error.is_not_found() || error.is_other_uid() => Ok(Effect::Replaced),
         Err(error) => Err(error),
     }
 }
@@ -397,8 +440,13 @@ fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect
         Action::CreateBudget { name } => (budgets, name, ""),
         Action::DeleteBudget { name, uid } => (budgets, name, uid),
         Action::CreateHookRun(new) => (hook_runs, &new.name, ""),
+        // A dry run that passed: what waits for it is done with the next plan.
+        Action::Probe(_) => {
+            report.unfinished = true;
+            return;
+        }
         // The one that the plan is about, or one of its own.
-        Action::DeleteHookRun { name, uid } => (if owner.uid == *uid { object } else { hook_runs }, name, uid),
+        Action::DeleteHookRun { name, uid, .. } => (if owner.uid == *uid { object } else { hook_runs }, name, uid),
         Action::Measure(new) => (object, &new.metric, ""),
     };
     match effect {
@@ -413,47 +461,82 @@ fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect
             names.push(name.to_owned());
             report.unfinished = true;
         }
-        Effect::Changed | Effect::Begun | Effect::Stale => {}
+        Effect::Vanished | Effect::Orphaned => report.unsure = true,
+        Effect::Changed | Effect::Begun => {}
     }
 }
 
 #[cfg(test)]
 mod tests {
     use axum::Router;
-    use axum::extract::{Path, State};
+    use axum::extract::State;
     use http::StatusCode;
-    use planner::plan::{DeleteReason, PatchReason};
+    use planner::plan::{DeleteReason, NewPod, PatchReason};
+    use planner::refusal::Wanted;
 
     use super::*;
 
-    /// What an API server was asked, in order, and what it answers about the pod `odd`; all others do as they are told.
+    /// What the server answers to requests whose method and path contain these words, and how often; for ever if 0.
+    #[derive(Clone, Copy)]
+    struct Rule(&'static str, u16, &'static str, usize);
+
+    const OTHER_UID: &str = "Precondition failed: UID in precondition: a, UID in object meta: b";
+    const OTHER_VERSION: &str = "Precondition failed: ResourceVersion in precondition: 3, ResourceVersion in object meta: 4";
+
+    /// What an API server was asked, in order, and what it refuses; it does all else as it is told.
     #[derive(Clone)]
     struct Asked {
         all: Arc<Mutex<Vec<String>>>,
-        about_odd: (StatusCode, &'static str),
+        rules: Arc<Mutex<Vec<(Rule, usize)>>>,
     }
 
-    async fn answer(State(asked): State<Asked>, method: http::Method, Path(path): Path<String>) -> (StatusCode, String) {
-        let name = path.rsplit('/').find(|part| *part != "status").unwrap_or_default().to_owned();
-        asked.all.lock().unwrap().push(format!("{method} {name}"));
-        let (code, reason) = if name == "odd" { asked.about_odd } else { (StatusCode::OK, "") };
-        (code, json!({ "reason": reason, "message": "said the server", "metadata": { "resourceVersion": "7" } }).to_string())
+    async fn answer(State(asked): State<Asked>, request: axum::extract::Request) -> (StatusCode, String) {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let is_dry = request.uri().query().is_some_and(|query| query.contains("dryRun=All"));
+        let body = axum::body::to_bytes(request.into_body(), usize::MAX).await.unwrap();
+        let is_dry = is_dry || String::from_utf8_lossy(&body).contains("dryRun");
+        let named = serde_json::from_slice::<Value>(&body).ok().and_then(|body| Some(body["metadata"]["name"].as_str()?.to_owned()));
+        let name = named
+            .filter(|_| method == http::Method::POST)
+            .unwrap_or_else(|| path.rsplit('/').find(|part| *part != "status").unwrap().to_owned());
+        let line = format!("{method} {name}{}", if is_dry { " dry" } else { "" });
+        asked.all.lock().unwrap().push(line.clone());
+        let mut rules = asked.rules.lock().unwrap();
+        let rule = rules.iter_mut().find(|(rule, used)| line.contains(rule.0) && (rule.3 == 0 || *used < rule.3));
+        let (code, message) = rule.map_or((200, ""), |(rule, used)| {
+            *used += 1;
+            (rule.1, rule.2)
+        });
+        let reason = match code {
+            409 => "Conflict",
+            403 => "Forbidden",
+            422 => "Invalid",
+            400 => "BadRequest",
+            _ => "",
+        };
+        let answer = json!({ "reason": reason, "message": message, "metadata": { "resourceVersion": "7" } });
+        (StatusCode::from_u16(code).unwrap(), answer.to_string())
     }
 
-    /// Carries steps out, one write at a time.
-    async fn execute(about_odd: (StatusCode, &'static str), steps: &[Vec<Action>]) -> (Report, Vec<String>) {
-        let asked = Asked { all: Arc::default(), about_odd };
-        let router = Router::new().route("/{*path}", axum::routing::any(answer)).with_state(asked.clone());
+    /// Carries steps out, one write at a time, and says what was asked.
+    async fn execute(rules: &[Rule], steps: &[Vec<Action>]) -> (Report, Vec<String>) {
+        execute_with(rules, steps, Refusals::default(), 1).await
+    }
+
+    async fn execute_with(rules: &[Rule], steps: &[Vec<Action>], refusals: Refusals, width: usize) -> (Report, Vec<String>) {
+        let rules = Arc::new(Mutex::new(rules.iter().map(|rule| (*rule, 0)).collect()));
+        let asked = Asked { all: Arc::default(), rules };
+        let router = Router::new().fallback(answer).with_state(asked.clone());
         let metrics: Arc<Metrics> = Arc::default();
         let server = Server::new(kube::Client::new(router, "play"), Arc::clone(&metrics));
         let leadership = Arc::new(Leadership::unquestioned());
         let (events, _) = Events::start(server.clone(), Arc::clone(&leadership));
-        let executor = Executor { server, leadership, events, metrics, writes: Arc::new(Semaphore::new(1)), per_object: 1 };
+        let executor = Executor { server, leadership, events, metrics, writes: Arc::new(Semaphore::new(width)), per_object: width };
         let [api_version, kind, name, namespace, uid] =
             ["tkex.tencent.com/v1alpha1", "GameDeployment", "game", "play", "g"].map(str::to_owned);
         let owner = Owner { api_version, kind, name, namespace, uid };
-        let mandate = Mandate { owner, path: "/game".to_owned(), reporter: "test", cautious: false };
-        let report = executor.execute(&mandate, steps, &|_| {}).await;
+        let mandate = Mandate { owner, path: "/game".to_owned(), reporter: "test", width };
+        let report = executor.execute(&mandate, steps, refusals, &|_| {}).await;
         let all = asked.all.lock().unwrap().clone();
         (report, all)
     }
@@ -462,43 +545,103 @@ mod tests {
         Action::DeletePod { name: name.to_owned(), uid: format!("uid-{name}"), why: DeleteReason::Scale, version }
     }
 
+    fn patch(name: &str, why: PatchReason, revision: Option<&str>) -> Action {
+        let (name, uid, revision) = (name.to_owned(), format!("uid-{name}"), revision.map(str::to_owned));
+        Action::PatchPod(PodPatch { name, uid, why, part: PodPart::Status, revision, body: json!({ "metadata": { "uid": "" } }) })
+    }
+
     fn drain(name: &str) -> Action {
-        let (name, uid) = (name.to_owned(), format!("uid-{name}"));
-        Action::PatchPod(PodPatch { name, uid, why: PatchReason::Drain, part: PodPart::Status, body: json!({}) })
+        patch(name, PatchReason::Drain, Some("game-2"))
+    }
+
+    fn create(name: &str, successor: bool) -> Action {
+        let (name, id, revision, template) = (name.to_owned(), name.to_owned(), "game-2".to_owned(), Arc::new(json!({})));
+        Action::CreatePod(NewPod { name, id, revision, template, gated: false, index: None, protected: false, successor })
     }
 
     #[tokio::test]
     async fn a_pod_that_has_changed_is_left_alone_and_the_others_go() {
-        let steps = [vec![delete("odd", Some(3)), delete("b", Some(4))], vec![delete("c", None)]];
-        let (report, asked) = execute((StatusCode::CONFLICT, "Conflict"), &steps).await;
-        assert_eq!(asked, ["DELETE odd", "DELETE b", "DELETE c"]);
-        assert_eq!((report.failure, report.unfinished, report.unsure), (None, false, false), "its change brings the next look");
+        let steps =
+            [vec![delete("odd", Some(3)), delete("b", Some(4))], vec![delete("c", None)], vec![create("d", true), create("e", true)]];
+        let (report, asked) = execute(&[Rule("DELETE odd", 409, OTHER_VERSION, 0)], &steps).await;
+        assert_eq!(asked, ["DELETE odd", "DELETE b", "DELETE c", "POST e"], "there is no room for two successors");
+        assert_eq!((report.failure, report.unfinished, report.unsure), (None, false, false), "its change brings the next pass");
         assert_eq!(report.writes.pods, Expected { version: 7, ..Expected::default() }, "it is not gone");
+        assert!(report.refusals.is_empty());
     }
 
     #[tokio::test]
-    async fn a_pod_that_is_another_one_stops_the_plan() {
+    async fn a_pod_that_is_another_one_is_left_alone_and_the_others_go() {
         let steps = [vec![delete("odd", None), delete("b", None)]];
-        let (report, asked) = execute((StatusCode::CONFLICT, "Conflict"), &steps).await;
-        assert_eq!(asked, ["DELETE odd"]);
+        let (report, asked) = execute(&[Rule("odd", 409, OTHER_UID, 0)], &steps).await;
+        assert_eq!(asked, ["DELETE odd", "DELETE b"]);
         assert!(report.unfinished && report.failure.is_none(), "{report:?}");
         let odd = Key { namespace: "play".to_owned(), name: "odd".to_owned() };
-        assert_eq!(report.writes.pods.gone, HashSet::from([(odd, "uid-odd".to_owned())]));
+        assert_eq!(report.writes.pods.gone, std::collections::HashSet::from([(odd, "uid-odd".to_owned())]));
     }
 
     #[tokio::test]
-    async fn a_pod_whose_change_is_refused_is_not_asked_again_and_holds_up_nobody() {
-        let steps = [vec![drain("odd"), drain("b")], vec![drain("odd"), drain("b")]];
-        let (report, asked) = execute((StatusCode::UNPROCESSABLE_ENTITY, "Invalid"), &steps).await;
-        assert_eq!(asked, ["PATCH odd", "PATCH b", "PATCH b"]);
-        assert!(report.failure.is_some_and(|failure| failure.message.contains("said the server")));
+    async fn a_refused_write_stops_only_what_depends_on_it() {
+        for (code, told) in [(403, true), (422, true), (429, true), (500, true), (409, false)] {
+            let restart = |name| patch(name, PatchReason::InPlace, None);
+            let steps = [
+                vec![drain("odd"), drain("b")],
+                vec![restart("odd"), restart("b")],
+                vec![delete("odd", None), delete("c", None)],
+                vec![create("d", true), create("e", true)],
+            ];
+            let (report, asked) = execute(&[Rule("odd", code, "said the server", 0)], &steps).await;
+            assert_eq!(asked, ["PATCH odd", "PATCH b", "PATCH b", "DELETE c", "POST e"], "{code}");
+            assert_eq!(report.failure.is_some_and(|failure| failure.message.contains("said the server")), told, "{code}");
+            assert!(!report.refusals.is_empty() && !report.trouble, "{code}");
+        }
     }
 
     #[tokio::test]
-    async fn a_server_that_fails_stops_the_plan() {
-        let steps = [vec![drain("odd"), drain("b")]];
-        let (report, asked) = execute((StatusCode::INTERNAL_SERVER_ERROR, ""), &steps).await;
+    async fn a_server_that_does_not_answer_ends_the_plan() {
+        let steps = [vec![drain("a"), drain("b"), drain("c")], vec![delete("d", None)]];
+        let (report, asked) = execute(&[Rule("", 503, "", 0)], &steps).await;
+        assert_eq!(asked, ["PATCH a", "PATCH b", "PATCH c"]);
+        assert!(report.trouble && !report.writes.unknown, "{report:?}");
+        let (report, asked) = execute(&[Rule("", 504, "", 1)], &steps).await;
+        assert_eq!(asked.len(), 4, "one that is answered late stops nothing");
+        assert!(!report.trouble && report.writes.unknown, "{report:?}");
+    }
+
+    #[tokio::test]
+    async fn a_quota_is_asked_once_and_not_for_each_pod() {
+        let steps = [(0..100).map(|number| create(&format!("p{number}"), false)).collect()];
+        let (report, asked) = execute(&[Rule("p6", 403, "exceeded quota", 0)], &steps).await;
+        assert_eq!(asked.len(), 7, "{asked:?}");
+        let later = report.refusals.creations("game-2", Timestamp::now() + jiff::SignedDuration::from_millis(1_100));
+        assert_eq!((report.refusals.creations("game-2", Timestamp::now()), later), (Some(0), Some(1)));
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_not_drained_for_a_revision_that_another_could_not_get() {
+        let restart = |name| patch(name, PatchReason::InPlace, Some("game-2"));
+        let steps = [vec![drain("odd")], vec![restart("odd")], vec![drain("b"), drain("c")], vec![restart("b"), restart("c")]];
+        let (_, asked) = execute(&[Rule("odd", 422, "", 0)], &[steps[1].clone(), steps[2].clone(), steps[3].clone()]).await;
         assert_eq!(asked, ["PATCH odd"]);
-        assert!(report.failure.is_some() && !report.writes.unknown, "{report:?}");
+    }
+
+    #[tokio::test]
+    async fn a_dry_run_writes_nothing_and_tells_what_may_be_tried() {
+        let now = Timestamp::now();
+        let refused = Outcome::Refused { reason: "Forbidden".to_owned(), message: "no".to_owned() };
+        let mut refusals = Refusals::default();
+        refusals.note(&delete("odd", None), &refused, now);
+        let holds = |refusals: &Refusals| refusals.hold_back("uid-odd", Wanted::Leave);
+        assert!(holds(&refusals));
+        let steps = [vec![Action::Probe(Box::new(delete("odd", None)))]];
+        let (report, asked) = execute_with(&[], &steps, refusals.clone(), 1).await;
+        assert_eq!(asked, ["DELETE odd dry"]);
+        assert!(!holds(&report.refusals) && report.unfinished, "{report:?}");
+        assert_eq!(report.writes, Writes::default(), "nothing was written");
+        let (report, _) = execute_with(&[Rule("dry", 403, "no", 0)], &steps, refusals.clone(), 1).await;
+        assert!(holds(&report.refusals), "{report:?}");
+        let no_dry_run = r#"admission webhook "a.b" does not support dry run"#;
+        let (report, _) = execute_with(&[Rule("dry", 400, no_dry_run, 0)], &steps, refusals, 1).await;
+        assert!(!holds(&report.refusals), "only the write itself can tell: {report:?}");
     }
 }

@@ -256,7 +256,7 @@ impl<T: Kept> Informer<T> {
                 if status.code == 410 {
                     return Ok(Step::Expired);
                 }
-                Err(CallError { code: status.code, reason: status.reason, message: status.message })
+                Err(CallError { code: status.code, reason: status.reason, message: status.message, overloaded: false })
             }
             kind => self.object(json, kind == "DELETED", initial),
         }
@@ -332,7 +332,7 @@ fn read<'a, R: Deserialize<'a>>(json: &'a str) -> Result<R, CallError> {
 }
 
 fn broken(message: &str) -> CallError {
-    CallError { code: 0, reason: "NoAnswer".to_owned(), message: message.to_owned() }
+    CallError::no_answer(message)
 }
 
 /// What a person should look at.

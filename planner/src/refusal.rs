@@ -166,7 +166,10 @@ fn target(action: &Action) -> Option<&str> {
 fn identity(action: &Action) -> &str {
     match action {
         Action::CreateHookRun(new) => asked_about(&new.labels).unwrap_or(&new.name),
-        Action::DeleteHookRun { uid, .. } | Action::DeletePod { uid, .. } | Action::AdoptPod { uid, .. } | Action::ReleasePod { uid, .. } => uid,
+        Action::DeleteHookRun { uid, .. }
+        | Action::DeletePod { uid, .. }
+        | Action::AdoptPod { uid, .. }
+        | Action::ReleasePod { uid, .. } => uid,
         Action::PatchPod(change) => &change.uid,
         Action::CreatePod(new) => &new.revision,
         Action::CreateRevision(new) => &new.name,
@@ -291,7 +294,10 @@ impl Member {
             }
             _ => false,
         };
-        let is_of_pod = matches!(&self.action, Some(Action::DeletePod { .. } | Action::AdoptPod { .. } | Action::ReleasePod { .. } | Action::PatchPod(_)));
+        let is_of_pod = matches!(
+            &self.action,
+            Some(Action::DeletePod { .. } | Action::AdoptPod { .. } | Action::ReleasePod { .. } | Action::PatchPod(_))
+        );
         match self.pod().and_then(|uid| pods.get(uid)) {
             _ if is_done => true,
             Some(pod) => *self.seen.get_or_insert_with(|| foreign_metadata(pod)) != foreign_metadata(pod),
@@ -420,7 +426,8 @@ impl Refusals {
     /// How many pods of a revision may be created now; None for any number.
     #[must_use]
     pub fn creations(&self, revision: &str, now: Timestamp) -> Option<usize> {
-        let mut closed = self.groups.iter().filter(|group| group.write == "create_pod" && group.target.as_deref() == Some(revision)).peekable();
+        let mut closed =
+            self.groups.iter().filter(|group| group.write == "create_pod" && group.target.as_deref() == Some(revision)).peekable();
         closed.peek()?;
         Some(usize::from(closed.all(|group| group.is_due(now))))
     }
@@ -497,12 +504,17 @@ impl Refusals {
     #[must_use]
     pub fn holds(&self, held: &[Held], planned: &[Vec<Action>], missing: &[&str]) -> Vec<Hold> {
         let of_pods = |group: &Group| held.iter().filter(|held| self.is_held_by(group, held)).count();
-        let of_plan = |group: &Group| planned.iter().flatten().filter(|action| group.is_of(action) && group.holds_back(identity(action))).count();
-        let of_creation = |group: &Group| usize::from(group.write == "create_pod" && missing.iter().any(|revision| group.target.as_deref() == Some(revision)));
+        let of_plan =
+            |group: &Group| planned.iter().flatten().filter(|action| group.is_of(action) && group.holds_back(identity(action))).count();
+        let of_creation = |group: &Group| {
+            usize::from(group.write == "create_pod" && missing.iter().any(|revision| group.target.as_deref() == Some(revision)))
+        };
         let tell = |group: &Group| {
             let first = group.members.iter().min_by_key(|member| &member.identity)?;
             let writes = of_pods(group).max(of_plan(group)).max(of_creation(group));
-            (writes > 0).then(|| Hold::Refused { reason: first.reason.clone(), writes, message: first.message.clone() })
+            // That somebody else was faster is normal, unless it never ends.
+            let is_told = group.reason != "Conflict" || group.tries > CLOSED_AFTER;
+            (writes > 0 && is_told).then(|| Hold::Refused { reason: first.reason.clone(), writes, message: first.message.clone() })
         };
         self.groups.iter().filter_map(tell).collect()
     }
@@ -514,13 +526,21 @@ impl Refusals {
         self.groups.iter().map(|group| group.next).chain(later).filter(|at| *at > now).min()
     }
 
-    /// Learns what became of a write.
-    pub fn note(&mut self, action: &Action, outcome: &Outcome, now: Timestamp) {
+    /// Learns what became of a write. Says whether it is the first of its kind to be refused.
+    pub fn note(&mut self, action: &Action, outcome: &Outcome, now: Timestamp) -> bool {
+        if self.groups.is_empty() && !matches!(outcome, Outcome::Refused { .. }) {
+            return false;
+        }
+        let known = self.groups.len();
         let (inner, is_probe) = if let Action::Probe(inner) = action { (&**inner, true) } else { (action, false) };
         let identity = identity(inner);
         match outcome {
             Outcome::Refused { reason, message } => self.refuse(inner, reason, message, now),
-            Outcome::Gone => self.groups.iter_mut().filter(|group| group.is_of(inner)).for_each(|group| group.members.retain(|member| member.identity != identity)),
+            Outcome::Gone => self
+                .groups
+                .iter_mut()
+                .filter(|group| group.is_of(inner))
+                .for_each(|group| group.members.retain(|member| member.identity != identity)),
             Outcome::Done if is_probe => self.pass(inner, true, now),
             Outcome::Unknown => self.pass(inner, false, now),
             Outcome::Done => {
@@ -536,7 +556,9 @@ impl Refusals {
                 }
             }
         }
+        let is_new = self.groups.len() > known;
         self.groups.retain(|group| !group.members.is_empty());
+        is_new
     }
 
     /// A dry run has passed, or only the write itself can tell.

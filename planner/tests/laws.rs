@@ -174,7 +174,8 @@ fn event() -> impl Strategy<Value = Event> {
 
 fn refusal() -> impl Strategy<Value = Event> {
     let what = (prop::sample::select(WORDS), proptest::option::weighted(0.7, 0_usize..20));
-    (what, prop::sample::select(HOWS), proptest::option::of(1_u32..5)).prop_map(|((word, pod), how, left)| Event::Refuse(word, pod, how, left))
+    (what, prop::sample::select(HOWS), proptest::option::of(1_u32..5))
+        .prop_map(|((word, pod), how, left)| Event::Refuse(word, pod, how, left))
 }
 
 fn worlds() -> impl Strategy<Value = (World, Vec<Event>)> {
@@ -489,12 +490,19 @@ fn assert_satisfied(world: &World) {
 /// Writes are refused, for ever: who is not concerned is as it should be, and nobody is kept out of service for what cannot come.
 fn assert_only_refused_suffer(world: &World, start: jiff::Timestamp) {
     let is_refused = |pod: &PodFacts, words: &[&str]| {
-        let is_meant = |rule: &Rule| rule.pod.as_ref().is_none_or(|name| *name == pod.name) && rule.word.is_none_or(|word| words.contains(&word));
+        let is_meant =
+            |rule: &Rule| rule.pod.as_ref().is_none_or(|name| *name == pod.name) && rule.word.is_none_or(|word| words.contains(&word));
         world.rules.iter().any(is_meant)
     };
     for pod in world.ours().filter(|pod| pod.is_active()) {
         let gate_refused = is_refused(pod, &["restore_pod", "adopt_pod"]);
-        assert!(gate_refused || pod.is_ready(), "law 9: {} is out of service: {pod:?} {:?} {:?}", pod.name, world.rules, world.decide().steps);
+        assert!(
+            gate_refused || pod.is_ready(),
+            "law 9: {} is out of service: {pod:?} {:?} {:?}",
+            pod.name,
+            world.rules,
+            world.decide().steps
+        );
     }
     for (word, times) in &world.refused {
         let later = times.iter().filter(|time| time.duration_since(start).as_secs() >= 60).count();
@@ -504,7 +512,14 @@ fn assert_only_refused_suffer(world: &World, start: jiff::Timestamp) {
     }
     let of_all = |rule: &Rule| rule.pod.is_none();
     let held = world.decide().holds.into_iter().any(|hold| {
-        matches!(hold, Hold::NotInPlace { .. } | Hold::HookNotPossible { .. } | Hold::GateNotPossible { .. } | Hold::PausedByStep { .. } | Hold::HookFailed { .. })
+        matches!(
+            hold,
+            Hold::NotInPlace { .. }
+                | Hold::HookNotPossible { .. }
+                | Hold::GateNotPossible { .. }
+                | Hold::PausedByStep { .. }
+                | Hold::HookFailed { .. }
+        )
     });
     // A pod that may not return to its services is unavailable, whatever that costs the others.
     let unavailable = world.replicas().saturating_sub(world.available());
@@ -516,7 +531,12 @@ fn assert_only_refused_suffer(world: &World, start: jiff::Timestamp) {
     let others = world.ours().filter(|pod| pod.is_active() && !concerned(pod));
     let outdated = others.filter(|pod| pod.revision() != Some(&status.update_revision)).count();
     let kept = world.partition(status);
-    assert!(outdated <= kept, "law 9: {outdated} pods that nothing is refused of are outdated, {kept} kept: {:?} {:?}", world.rules, world.decide().holds);
+    assert!(
+        outdated <= kept,
+        "law 9: {outdated} pods that nothing is refused of are outdated, {kept} kept: {:?} {:?}",
+        world.rules,
+        world.decide().holds
+    );
 }
 
 fn config() -> Config {

@@ -16,8 +16,8 @@ use super::custom::{Custom, controller, owner, path};
 use super::node::Node;
 use super::pod::Pod;
 use super::revision::Revision;
-use crate::controller::{Pass, Workload};
-use crate::execute::{Failure, Taken};
+use crate::controller::{Known, Pass, Workload};
+use crate::execute::Failure;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::settle::Writes;
@@ -54,7 +54,7 @@ impl GameDeployments {
 
     /// Everything known about one object.
     #[must_use]
-    pub fn observe(&self, key: &Key, taken: &Taken) -> Option<Observed> {
+    pub fn observe(&self, key: &Key, known: &Known) -> Option<Observed> {
         let object = Arc::clone(&self.objects.get(key)?.object);
         let uid = object.metadata.uid.clone().unwrap_or_default();
         let selector = &object.spec.selector;
@@ -75,8 +75,20 @@ impl GameDeployments {
         let neighbours = || self.budgets.find(&Index::Namespace(key.namespace.clone()));
         let budgets = if protects(&object) { neighbours() } else { Vec::new() };
         let budgets = budgets.iter().map(|budget| Arc::clone(&budget.facts)).collect();
-        let (taken_revision_names, taken_pod_names) = (taken.revisions.clone(), taken.pods.clone());
-        Some(Observed { object, pods, revisions, hook_runs, hook_templates, nodes, budgets, taken_revision_names, taken_pod_names })
+        let Known { taken, refusals } = known.clone();
+        let (taken_revision_names, taken_pod_names) = (taken.revisions, taken.pods);
+        Some(Observed {
+            object,
+            pods,
+            revisions,
+            hook_runs,
+            hook_templates,
+            nodes,
+            budgets,
+            taken_revision_names,
+            taken_pod_names,
+            refusals,
+        })
     }
 
     /// The nodes of pods, as far as there is anything to say about them.
@@ -192,9 +204,10 @@ impl Workload for GameDeployments {
     type Status = GameDeploymentStatus;
     const KIND: &'static str = "GameDeployment";
     const REPORTER: &'static str = GAMEDEPLOYMENT_REPORTER;
+    const HEEDS_REFUSALS: bool = true;
 
-    fn pass(&self, key: &Key, taken: &Taken, now: Timestamp) -> Option<Pass<GameDeploymentStatus>> {
-        let seen = self.observe(key, taken)?;
+    fn pass(&self, key: &Key, known: &Known, now: Timestamp) -> Option<Pass<GameDeploymentStatus>> {
+        let seen = self.observe(key, known)?;
         Some(Pass {
             owner: owner(&*seen.object),
             path: path(&*seen.object),

@@ -9,8 +9,8 @@ use planner::hookrun::{self, Observed};
 use planner::plan::NewMeasurement;
 
 use super::custom::{Custom, object_changed, owner, path};
-use crate::controller::{Pass, Workload};
-use crate::execute::{Failure, Taken};
+use crate::controller::{Known, Pass, Workload};
+use crate::execute::Failure;
 use crate::hooks::Hooks;
 use crate::queue::Queue;
 use crate::settle::Writes;
@@ -58,7 +58,7 @@ impl Workload for HookRuns {
     const KIND: &'static str = "HookRun";
     const REPORTER: &'static str = HOOK_REPORTER;
 
-    fn pass(&self, key: &Key, _: &Taken, now: Timestamp) -> Option<Pass<HookRunStatus>> {
+    fn pass(&self, key: &Key, _: &Known, now: Timestamp) -> Option<Pass<HookRunStatus>> {
         let seen = self.observe(key)?;
         Some(Pass {
             owner: owner(&*seen.object),

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use planner::hooktemplate;
 
 use super::custom::{Custom, owner, path};
-use crate::controller::{Pass, Workload};
-use crate::execute::{Failure, Taken};
+use crate::controller::{Known, Pass, Workload};
+use crate::execute::Failure;
 use crate::settle::Writes;
 use crate::store::{Key, Store};
 
@@ -25,7 +25,7 @@ impl Workload for HookTemplates {
     const KIND: &'static str = "HookTemplate";
     const REPORTER: &'static str = HOOK_REPORTER;
 
-    fn pass(&self, key: &Key, _: &Taken, now: Timestamp) -> Option<Pass<HookTemplateStatus>> {
+    fn pass(&self, key: &Key, _: &Known, now: Timestamp) -> Option<Pass<HookTemplateStatus>> {
         let template = Arc::clone(&self.objects.get(key)?.object);
         Some(Pass {
             owner: owner(&*template),

@@ -125,7 +125,21 @@ impl<'s> Moves<'s> {
         let Gates { waiting, wake, .. } = gates;
         let is_idle = changes.is_empty() && [&missing, &deletions, &successors, &ended].iter().all(|actions| actions.is_empty());
         let notes = changes.notes.clone();
-        Self { missing, deletions, successors, changes, ended, gates: writes, waiting, holds, wake, held, missing_revisions, notes, is_idle }
+        Self {
+            missing,
+            deletions,
+            successors,
+            changes,
+            ended,
+            gates: writes,
+            waiting,
+            holds,
+            wake,
+            held,
+            missing_revisions,
+            notes,
+            is_idle,
+        }
     }
 }
 

@@ -173,7 +173,9 @@ fn progressing(situation: &Situation, moves: &Moves) -> Verdict {
     let say =
         |start: String| [start, waited_for(situation), held()].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
     let settled = active().count() == replicas && available == replicas && situation.ended.is_empty();
-    let stopped = moves.holds.iter().find_map(|hold| standstill(hold));
+    // What is refused of some pods stops nothing as long as there is something else to do.
+    let is_refusal = |hold: &&Hold| matches!(hold, Hold::Refused { .. });
+    let stopped = moves.holds.iter().filter(|hold| settled && moves.is_idle || !is_refusal(hold)).find_map(|hold| standstill(hold));
     let numbers = format!("{updated} of {replicas} pods are updated, {available} available");
     if let Some(reason) = stopped.filter(|_| settled || moves.is_idle && active().count() >= replicas) {
         return Verdict::no(reason, say(numbers));

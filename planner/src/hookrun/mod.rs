@@ -167,8 +167,11 @@ fn collect(seen: &Observed, status: HookRunStatus, now: Timestamp) -> Plan<HookR
     let owned = metadata.owner_references.as_ref().is_some_and(|owners| !owners.is_empty());
     let ended = status.finished_at.as_ref().or(status.started_at.as_ref()).map(|time| time.0);
     let due = ended.filter(|_| !owned).and_then(|ended| ended.checked_add(seen.keep).ok());
-    let delete =
-        || Action::DeleteHookRun { name: metadata.name.clone().unwrap_or_default(), uid: metadata.uid.clone().unwrap_or_default(), pod: None };
+    let delete = || Action::DeleteHookRun {
+        name: metadata.name.clone().unwrap_or_default(),
+        uid: metadata.uid.clone().unwrap_or_default(),
+        pod: None,
+    };
     let is_recorded = seen.object.status.as_ref().and_then(|status| status.phase).is_some_and(Phase::is_final);
     let steps = if is_recorded && due.is_some_and(|due| due <= now) { vec![vec![delete()]] } else { Vec::new() };
     let notes = notes::of(seen.object.status.as_ref(), &status);

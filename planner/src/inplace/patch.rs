@@ -145,9 +145,13 @@ pub fn start(pod: &PodFacts, revision: &str, difference: &Difference, terms: Ter
     let nothing_restarts = state.last_container_statuses.is_empty();
     match pod.gate {
         // Back before anything restarted.
-        Gate::Down(_) if nothing_restarts => {
-            patch(pod, (PatchReason::InPlace, PodPart::Status, Some(revision)), labels, annotations, json!({ "status": condition(true, now) }))
-        }
+        Gate::Down(_) if nothing_restarts => patch(
+            pod,
+            (PatchReason::InPlace, PodPart::Status, Some(revision)),
+            labels,
+            annotations,
+            json!({ "status": condition(true, now) }),
+        ),
         Gate::Absent | Gate::Unset | Gate::Down(_) | Gate::Up => {
             patch(pod, (PatchReason::InPlace, PodPart::Main, Some(revision)), labels, annotations, images(&difference.images))
         }

@@ -310,7 +310,9 @@ impl World {
         let name = match inner {
             Action::DeletePod { name, .. } | Action::AdoptPod { name, .. } | Action::ReleasePod { name, .. } => Some(name.clone()),
             Action::PatchPod(change) => Some(change.name.clone()),
-            Action::CreateHookRun(new) => self.pods.values().find(|pod| new.labels.get("pod-uid") == Some(&pod.uid)).map(|pod| pod.name.clone()),
+            Action::CreateHookRun(new) => {
+                self.pods.values().find(|pod| new.labels.get("pod-uid") == Some(&pod.uid)).map(|pod| pod.name.clone())
+            }
             Action::DeleteHookRun { pod, .. } => self.pods.values().find(|one| pod.as_ref() == Some(&one.uid)).map(|one| one.name.clone()),
             Action::SkipHook { .. } => return None,
             _ => None,

@@ -1,0 +1,218 @@
+//! Writes that the API server refuses, and keeps refusing: only what they are about suffers, it is told, and work resumes when the obstacle is gone.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use axum::http::Method;
+use e2e::{Game, Place, Proxy, Scene, Suite, run, until, until_pod_ready, watch_pods};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use localkube::OperatorOptions;
+use serde_json::{Value, json};
+
+use crate::cleanup::eventually;
+use crate::gamedeployment::{audited, counts};
+use crate::gates::door;
+
+pub(crate) fn add(suite: &Arc<Suite>) {
+    let fake = Place::Fake;
+    suite.sharing(fake, "refused::a_quota_holds_back_only_the_pods_beyond_it", a_quota_holds_back_only_the_pods_beyond_it);
+    suite.sharing(fake, "refused::one_pod_that_may_not_be_deleted_does_not_stop_a_rollout", one_pod_that_may_not_be_deleted);
+    suite.sharing(fake, "refused::one_pod_that_may_not_be_changed_serves_and_the_others_are_updated", one_pod_that_may_not_be_changed);
+    suite.sharing(fake, "refused::a_retried_deletion_is_asked_about_again", a_retried_deletion_is_asked_about_again);
+    suite.alone("refused::one_pod_whose_writes_fail_does_not_stop_the_others", one_pod_whose_writes_fail_does_not_stop_the_others);
+}
+
+/// Work resumes so soon after an obstacle is gone, with some time for a slow machine to do it.
+const RESUMED: Duration = Duration::from_secs(20);
+
+/// An admission policy for pods of the test's namespace, which is in force when this returns. It goes with [`lift`].
+async fn forbid(scene: &Scene, operation: &str, expression: &str, probe: &[&str]) -> Result<()> {
+    let name = scene.namespace();
+    let rule = json!({ "apiGroups": [""], "apiVersions": ["v1"], "operations": [operation], "resources": ["pods"] });
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": { "name": name },
+        "spec": { "matchConstraints": { "resourceRules": [rule] }, "validations": [{ "expression": expression, "message": "this pod is kept as it is" }] },
+    });
+    let selector = json!({ "matchLabels": { "kubernetes.io/metadata.name": name } });
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": { "name": name },
+        "spec": { "policyName": name, "validationActions": ["Deny"], "matchResources": { "namespaceSelector": selector } },
+    });
+    for object in [policy, binding] {
+        run(scene.cluster().kubectl().args(["apply", "-f", "-"]), &object.to_string())?;
+    }
+    eventually("the policy is in force", || scene.kubectl(probe).is_err_and(|error| format!("{error:#}").contains("kept as it is"))).await
+}
+
+fn lift(scene: &Scene) -> Result<()> {
+    let kinds = "validatingadmissionpolicybinding,validatingadmissionpolicy";
+    run(scene.cluster().kubectl().args(["delete", kinds, scene.namespace()]), "").map(drop)
+}
+
+/// One of the pods, which policies of these tests mean.
+async fn marked(scene: &Scene, game: &Game) -> Result<String> {
+    let name = game.pods().await?.first().context("no pod")?.name_any();
+    scene.kubectl(&["annotate", "pod", &name, "keep=true"])?;
+    Ok(name)
+}
+
+/// Waits until Degraded says this.
+async fn until_degraded(game: &Game, reason: &str, words: &str) -> Result<()> {
+    let is_said = |status: &Value| {
+        let all = status["conditions"].as_array().into_iter().flatten();
+        let degraded = all.filter(|one| one["type"] == "Degraded" && one["status"] == "True" && one["reason"] == reason);
+        degraded.filter_map(|one| one["message"].as_str()).any(|message| message.contains(words))
+    };
+    game.until(&format!("Degraded: {reason}, {words}"), is_said).await.map(drop)
+}
+
+/// How many writes of pods the operator was refused in the test's namespace.
+fn refused(scene: &Scene, verb: &str) -> usize {
+    let log = std::fs::read_to_string(scene.cluster().audit_log()).unwrap_or_default();
+    let is_it =
+        |line: &&str| line.contains(&format!("\"verb\":\"{verb}\"")) && line.contains(&format!("\"namespace\":\"{}\"", scene.namespace()));
+    log.lines().filter(is_it).filter(|line| line.contains("serviceaccount:bcs-system") && line.contains("\"code\":4")).count()
+}
+
+async fn a_quota_holds_back_only_the_pods_beyond_it(scene: Arc<Scene>) -> Result<()> {
+    scene.kubectl(&["create", "quota", "few", "--hard=pods=6"])?;
+    eventually("the quota is in force", || {
+        scene.kubectl(&["get", "quota", "few", "-o", "jsonpath={.status.hard.pods}"]).is_ok_and(|hard| hard == "6")
+    })
+    .await?;
+    let started = Instant::now();
+    let game = Game::apply(&scene, "game", &json!({ "replicas": 8, "updateStrategy": { "type": "InplaceUpdate", "maxUnavailable": 4 } }))?;
+    let status = game.until("6 of 8 are ready", |status| status["readyReplicas"] == 6).await?;
+    Game::expect_counts(&status, 6, 6, 6)?;
+    until_degraded(&game, "FailedCreate", "exceeded quota: few").await?;
+    // What is refused is tried again, and not too often.
+    eventually("it is tried again", || refused(&scene, "create") >= 4).await?;
+    let minutes = usize::try_from(started.elapsed().as_secs() / 60)? + 1;
+    ensure!(refused(&scene, "create") <= 20 * minutes, "{} creations were refused in {minutes} min", refused(&scene, "create"));
+    // An update of those that are there goes on.
+    game.set_image("game:2").await?;
+    game.until("6 are updated", |status| status["updatedReadyReplicas"] == 6).await?;
+    let lifted = Instant::now();
+    scene.kubectl(&["delete", "quota", "few"])?;
+    let status = game.until_rest("Complete").await?;
+    Game::expect_counts(&status, 8, 8, 8)?;
+    ensure!(lifted.elapsed() < RESUMED, "it took {:?} to go on", lifted.elapsed());
+    game.until_condition("Degraded", "False", "AsExpected").await.map(drop)
+}
+
+const IS_KEPT: &str = "has(oldObject.metadata.annotations) && 'keep' in oldObject.metadata.annotations";
+
+async fn one_pod_that_may_not_be_deleted(scene: Arc<Scene>) -> Result<()> {
+    let game = Game::apply(&scene, "game", &json!({ "replicas": 40 }))?;
+    game.until_rest("Complete").await?;
+    let kept = marked(&scene, &game).await?;
+    forbid(&scene, "DELETE", &format!("!({IS_KEPT})"), &["delete", "pod", &kept, "--dry-run=server"]).await?;
+    let seen = watch_pods(&scene.pods(), "app=game").await?;
+    game.set_image("game:2").await?;
+    let status = game.until_rest("Refused").await?;
+    Game::expect_counts(&status, 40, 40, 39)?;
+    ensure!(game.images().await? == counts(&[("game:1", 1), ("game:2", 39)]), "{:?}", game.images().await?);
+    until_degraded(&game, "FailedUpdatePodReCreate", "this pod is kept as it is").await?;
+    let count = seen();
+    ensure!(count.most == 40 && count.fewest_ready >= 30, "{} pods at once, {} ready", count.most, count.fewest_ready);
+    ensure!(refused(&scene, "delete") <= 20, "{} deletions were refused", refused(&scene, "delete"));
+    // A scale-in takes another pod instead.
+    scene.kubectl(&["scale", "gamedeployment", "game", "--replicas=38"])?;
+    Game::expect_counts(&game.until_rest("Refused").await?, 38, 38, 37)?;
+    // A change of the pod is enough: nobody has to announce anything else.
+    let lifted = Instant::now();
+    scene.kubectl(&["annotate", "pod", &kept, "keep-"])?;
+    let status = game.until_rest("Complete").await?;
+    Game::expect_counts(&status, 38, 38, 38)?;
+    ensure!(lifted.elapsed() < RESUMED, "it took {:?} to go on", lifted.elapsed());
+    lift(&scene)
+}
+
+async fn one_pod_that_may_not_be_changed(scene: Arc<Scene>) -> Result<()> {
+    let strategy = json!({ "type": "InplaceUpdate", "maxUnavailable": 4 });
+    let game = Game::apply(&scene, "game", &json!({ "replicas": 20, "updateStrategy": strategy }))?;
+    game.until_rest("Complete").await?;
+    let kept = marked(&scene, &game).await?;
+    let image = "oldObject.spec.containers[0].image == object.spec.containers[0].image";
+    let probe = ["set", "image", &format!("pod/{kept}"), "game=game:9", "--dry-run=server"];
+    forbid(&scene, "UPDATE", &format!("!({IS_KEPT}) || {image}"), &probe).await?;
+    let seen = watch_pods(&scene.pods(), "app=game").await?;
+    game.set_image("game:2").await?;
+    let status = game.until_rest("Refused").await?;
+    Game::expect_counts(&status, 20, 20, 19)?;
+    until_degraded(&game, "FailedUpdatePodInPlace", "this pod is kept as it is").await?;
+    let pod = until_pod_ready(&scene.pods(), &kept).await?;
+    let gate = |pod: &Pod| {
+        let conditions = pod.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+        conditions.iter().any(|one| one.type_ == "InPlaceUpdateReady" && one.status == "True")
+    };
+    ensure!(gate(&pod), "it is out of its services");
+    ensure!(!pod.annotations().keys().any(|key| key.starts_with("inplace-update")), "{:?}", pod.annotations());
+    let revision = |status: &Value| status["currentRevision"].as_str().unwrap_or_default().to_owned();
+    ensure!(pod.labels().get("controller-revision-hash") == Some(&revision(&status)), "{:?}", pod.labels());
+    ensure!(seen().fewest_ready >= 16, "more than four were out of service");
+    // It is not drained while a dry run is refused.
+    let mut drained = false;
+    let pods = scene.pods();
+    let quiet = until(&pods, &kept, "drained", |pod| {
+        drained |= pod.is_some_and(|pod| !gate(pod));
+        drained
+    });
+    ensure!(tokio::time::timeout(Duration::from_secs(6), quiet).await.is_err(), "it was drained again");
+    ensure!(refused(&scene, "patch") <= 20, "{} changes were refused", refused(&scene, "patch"));
+    let lifted = Instant::now();
+    lift(&scene)?;
+    let status = game.until_rest("Complete").await?;
+    Game::expect_counts(&status, 20, 20, 20)?;
+    ensure!(lifted.elapsed() < RESUMED, "it took {:?} to go on", lifted.elapsed());
+    Ok(())
+}
+
+async fn a_retried_deletion_is_asked_about_again(scene: Arc<Scene>) -> Result<()> {
+    let (_server, sessions) = door(&scene, false).await?;
+    let game =
+        Game::apply(&scene, "door", &json!({ "replicas": 2, "preDeleteUpdateStrategy": { "hook": { "templateName": "drained" } } }))?;
+    game.until_rest("Complete").await?;
+    let kept = marked(&scene, &game).await?;
+    forbid(&scene, "DELETE", &format!("!({IS_KEPT})"), &["delete", "pod", &kept, "--dry-run=server"]).await?;
+    sessions.end(&kept);
+    game.patch(json!({ "spec": { "replicas": 1, "scaleStrategy": { "podsToDelete": [kept] } } })).await?;
+    until_degraded(&game, "FailedDelete", "this pod is kept as it is").await?;
+    let questions = || audited(&scene, "hookruns", "", "create");
+    eventually("it was not asked", || questions() > 0).await?;
+    let before = questions();
+    lift(&scene)?;
+    until(&scene.pods(), &kept, "gone", |pod| pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some())).await?;
+    eventually("it went with an approval that was voided", || questions() > before).await?;
+    Game::expect_counts(&game.until_rest("Complete").await?, 1, 1, 1)
+}
+
+async fn one_pod_whose_writes_fail_does_not_stop_the_others(suite: Arc<Suite>) -> Result<()> {
+    let cluster = suite.own_cluster().await?;
+    let proxy = Proxy::start(&cluster).await?;
+    let options =
+        OperatorOptions { kubeconfig: Some(proxy.kubeconfig()), args: vec!["--leader-elect=false".into()], ..OperatorOptions::default() };
+    let _operators = cluster.start_operators(&options).await?;
+    let scene = Arc::new(Scene::open(Arc::clone(&cluster), "failing").await?);
+    for (name, method, code, kind) in [
+        ("conflict", Method::DELETE, 409, "RollingUpdate"),
+        ("overload", Method::DELETE, 429, "RollingUpdate"),
+        ("broken", Method::PATCH, 500, "InplaceUpdate"),
+        ("late", Method::PATCH, 0, "InplaceUpdate"),
+    ] {
+        let game = Game::apply(&scene, name, &json!({ "replicas": 8, "updateStrategy": { "type": kind, "maxUnavailable": 2 } }))?;
+        game.until_rest("Complete").await.with_context(|| name.to_owned())?;
+        let odd = game.pods().await?.first().context("no pod")?.name_any();
+        proxy.refuse_all(method, &format!("/pods/{odd}"), code);
+        game.set_image("game:2").await?;
+        let others = game.until("the others are updated", |status| status["updatedReadyReplicas"].as_i64() >= Some(7));
+        others.await.with_context(|| name.to_owned())?;
+        let refused = proxy.refused();
+        proxy.allow();
+        Game::expect_counts(&game.until_rest("Complete").await.with_context(|| name.to_owned())?, 8, 8, 8)?;
+        ensure!(code == 0 || refused > 0, "{name}: nothing was refused");
+    }
+    Ok(())
+}
