@@ -16,6 +16,8 @@ pub const INDEX_VARIABLE: &str = "POD_INDEX";
 pub const INDEX_ON_ANNOTATION: &str = "tkex.bkbcs.tencent.com/gamedeployment-index-on";
 /// GameDeployment annotation: which numbers, as `{"podStartIndex":0,"podEndIndex":10}`.
 pub const INDEX_RANGE_ANNOTATION: &str = "tkex.bkbcs.tencent.com/gamedeployment-index-range";
+/// On a workload: the revision and the canary step for which the operator set `spec.updateStrategy.paused`. Without it, a person did.
+pub const PAUSED_FOR_ANNOTATION: &str = "gameplane.dev/paused-for";
 /// Readiness gate and condition of pods: false while a pod is updated in place.
 pub const READINESS_GATE: &str = "InPlaceUpdateReady";
 /// Pod annotation: what an update in place changes, and what ran before.

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use api::names::PAUSED_FOR_ANNOTATION;
 use futures::StreamExt;
 use jiff::Timestamp;
 use planner::manifest::{self, Owner};
@@ -337,9 +338,9 @@ impl Run<'_> {
             Action::PatchPod(change) => Self::patch_pod(server, &pods, change).await,
             // Only told.
             Action::SkipHook { .. } => Ok(Effect::Wrote(0)),
-            Action::Pause { paused, version } => {
-                let spec = json!({ "updateStrategy": { "paused": paused } });
-                self.patch_owner(json!({ "metadata": { "resourceVersion": version }, "spec": spec })).await
+            Action::Pause { paused, mark, version } => {
+                let metadata = json!({ "resourceVersion": version, "annotations": { PAUSED_FOR_ANNOTATION: mark } });
+                self.patch_owner(json!({ "metadata": metadata, "spec": { "updateStrategy": { "paused": paused } } })).await
             }
             Action::ResetRetry { field, version } => {
                 let spec = json!({ field: { "retry": false } });

@@ -1,8 +1,8 @@
 //! Rollouts in steps: where a rollout stands, and whether it may go on.
 //!
 //! What is remembered is in status; what people are shown and can change is `spec.updateStrategy.paused`. A pause that the operator makes begins with writing `paused`, and
-//! only when that is seen is it noted in `pauseConditions`; it ends when `paused` is seen to be false. So a crash at any moment neither loses a pause nor takes it for a
-//! person's, and what a person paused stays paused.
+//! only when that is seen is it noted in `pauseConditions`; it ends when `paused` is seen to be false. An annotation that is written together with `paused` tells the
+//! operator's pauses from a person's, so that a crash at any moment neither loses a pause nor takes it for a person's, and what a person paused stays paused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,6 +41,8 @@ pub struct Rollout<'a> {
     pub updated: usize,
     /// `spec.updateStrategy.paused`.
     pub paused: bool,
+    /// What the operator last paused it for.
+    pub paused_for: Option<&'a str>,
     /// The version of the object.
     pub version: &'a str,
     /// The revision of the template.
@@ -80,7 +82,7 @@ pub struct Standing {
     pub notes: Vec<Note>,
     /// When something becomes due by itself.
     pub wake: Option<Timestamp>,
-    /// The step that the status tells already. A pause begins only there: seen without it, it would be taken for a person's.
+    /// The step that the status tells already. A pause begins only there.
     recorded: Option<usize>,
 }
 
@@ -100,7 +102,7 @@ pub fn stand(rollout: &Rollout) -> Standing {
     let mut standing = Standing { memory: memory.clone(), ..Standing::default() };
     if !goes_on && rollout.paused && !memory.pauses.is_empty() {
         // The pause was ours and what it was for is gone. Nothing is forgotten before that is written.
-        standing.actions.push(rollout.pause(false));
+        standing.actions.push(rollout.pause(None));
         standing.stop = Some(Hold::PausedByUser);
         return standing;
     }
@@ -146,8 +148,20 @@ fn hash(steps: &[Step]) -> String {
 }
 
 impl Rollout<'_> {
-    fn pause(&self, paused: bool) -> Action {
-        Action::Pause { paused, version: self.version.to_owned() }
+    /// Pauses for a step, or resumes.
+    fn pause(&self, step: Option<usize>) -> Action {
+        let mark = step.map(|index| self.mark(index));
+        Action::Pause { paused: step.is_some(), mark, version: self.version.to_owned() }
+    }
+
+    /// What a pause is for.
+    fn mark(&self, index: usize) -> String {
+        format!("{}/{}/{index}", self.update, hash(self.steps))
+    }
+
+    /// Whether the operator paused the rollout for this step. Otherwise a person did, and the pause stays theirs.
+    fn is_paused_for(&self, index: usize) -> bool {
+        self.paused && self.paused_for.is_some_and(|mark| mark == self.mark(index))
     }
 
     /// Goes as far as the steps let it.
@@ -211,20 +225,20 @@ impl Rollout<'_> {
             Some(begun) => {
                 let until = end(begun);
                 if until.is_some_and(|until| until <= self.now) {
-                    standing.actions.push(self.pause(false));
+                    standing.actions.push(self.pause(None));
                 }
                 standing.wake = until.filter(|until| *until > self.now);
                 standing.stop = Some(Hold::PausedByStep { step: index, until });
             }
-            // Nothing was recorded that could have begun this pause: it is a person's, and the step has not begun.
-            None if self.paused && standing.recorded != Some(index) => standing.memory.index = index.checked_sub(1),
-            None if self.paused => {
+            None if self.is_paused_for(index) => {
                 standing.memory.pauses = vec![PauseCondition { reason: PAUSED_BY_STEP.to_owned(), start_time: Time(self.now) }];
                 standing.wake = end(self.now);
                 standing.stop = Some(Hold::PausedByStep { step: index, until: standing.wake });
             }
+            // The step begins when the person resumes.
+            None if self.paused => {}
             None => {
-                standing.actions.extend((standing.recorded == Some(index)).then(|| self.pause(true)));
+                standing.actions.extend((standing.recorded == Some(index)).then(|| self.pause(Some(index))));
                 standing.stop = Some(Hold::PausedByStep { step: index, until: None });
             }
         }
@@ -259,8 +273,12 @@ impl Rollout<'_> {
             Some(Phase::Successful) => return Passed::Yes,
             Some(_) => {}
         }
+        if self.paused && !is_paused_by_it && !self.is_paused_for(index) {
+            // The step pauses when the person resumes.
+            return Passed::No;
+        }
         if !self.paused {
-            standing.actions.extend((standing.recorded == Some(index)).then(|| self.pause(true)));
+            standing.actions.extend((standing.recorded == Some(index)).then(|| self.pause(Some(index))));
         } else if !is_paused_by_it {
             standing.memory.pauses = vec![PauseCondition { reason: PAUSED_BY_HOOK.to_owned(), start_time: Time(self.now) }];
         }

@@ -74,8 +74,8 @@ pub enum Action {
     DeletePod { name: String, uid: String, why: DeleteReason, version: Option<u64> },
     /// Change a pod.
     PatchPod(PodPatch),
-    /// Pause or resume the rollout, for everybody to see. Only if the object is still this version.
-    Pause { paused: bool, version: String },
+    /// Pause or resume the rollout, for everybody to see, and say what a pause is for. Only if the object is still this version.
+    Pause { paused: bool, mark: Option<String>, version: String },
     /// Tell that a pod goes on without its hook, and why. Nothing is written.
     SkipHook { name: String, uid: String, why: String },
     /// Keep the object until its pods have left, or no longer. Only if the object is still this version.
@@ -337,8 +337,8 @@ pub enum Hold {
     PausedByUser,
     /// Pods stay on the current revision because the partition says so.
     Partition { kept: usize },
-    /// More pods would be unavailable than `maxUnavailable` allows.
-    Budget { waiting: usize, unavailable: usize, allowed: usize },
+    /// More pods would be unavailable than `maxUnavailable` allows, less the surge pods that come first.
+    Budget { waiting: usize, unavailable: usize, allowed: usize, surge: usize },
     /// Pods wait until somebody deletes them.
     OnDelete { waiting: usize },
     /// Pods ended right after their start; their successors wait.
@@ -408,8 +408,12 @@ impl std::fmt::Display for Hold {
         match self {
             Self::PausedByUser => write!(out, "the rollout is paused: set spec.updateStrategy.paused to false to go on"),
             Self::Partition { kept } => write!(out, "{kept} pods stay on the current revision (the partition)"),
-            Self::Budget { waiting, unavailable, allowed } => {
+            Self::Budget { waiting, unavailable, allowed, surge: 0 } => {
                 write!(out, "{waiting} pods wait for their turn: {unavailable} of at most {allowed} are unavailable")
+            }
+            Self::Budget { waiting, unavailable, allowed, surge } => {
+                let then = format!("up to {surge} surge pods have to be available first");
+                write!(out, "{waiting} pods wait for their turn: {unavailable} of at most {allowed} are unavailable, and {then}")
             }
             Self::OnDelete { waiting } => write!(out, "{waiting} pods are updated when somebody deletes them"),
             Self::EndedTooSoon { pods, until } => write!(out, "{pods} pods ended right after their start; they are replaced at {until}"),

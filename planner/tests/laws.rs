@@ -197,7 +197,11 @@ fn happen(world: &mut World, event: &Event) {
         Event::Partition(value) => world.edit(|spec| spec.update_strategy.partition = value.clone()),
         Event::MaxUnavailable(value) => world.edit(|spec| spec.update_strategy.max_unavailable = value.clone()),
         Event::MaxSurge(value) => world.edit(|spec| spec.update_strategy.max_surge = value.clone()),
-        Event::Pause(paused) => world.edit(|spec| spec.update_strategy.paused = *paused),
+        Event::Pause(paused) => {
+            // What the operator has paused is not a person's.
+            world.paused_by_person = *paused && (world.paused_by_person || !world.game.spec.update_strategy.paused);
+            world.edit(|spec| spec.update_strategy.paused = *paused);
+        }
         Event::Ungated(yes) => world.edit(|spec| spec.disable_readiness_gate = Some(*yes)),
         Event::HookTemplate(exists) => world.hook_templates = if *exists { vec![hook_template("test")] } else { Vec::new() },
         Event::Answer(phase) => world.answer(*phase),
@@ -337,6 +341,9 @@ fn work(world: &mut World, cut: Option<usize>) {
         if let Action::PatchPod(change) = action {
             assert_gentle(world, change);
         }
+        if let Action::Pause { paused: false, .. } = action {
+            assert!(!world.paused_by_person, "a person's pause was ended: {action:?}");
+        }
         if let Action::CreatePod(new) = action {
             assert_numbered(world, new);
             assert_guarded(world, new);
@@ -347,7 +354,7 @@ fn work(world: &mut World, cut: Option<usize>) {
         if world.present() > present {
             assert!(ours(world) <= replicas + limits.max_surge, "law 3: too many pods after {action:?}");
         }
-        let allowed = limits.max_unavailable.max(missing(&before));
+        let allowed = limits.max_unavailable.saturating_sub(limits.max_surge).max(missing(&before));
         assert!(missing(world) <= allowed, "law 3: {} unavailable, {allowed} allowed, after {action:?}", missing(world));
         let now_updated = world.on_revision(&plan.status.update_revision, &leaving);
         if now_updated > updated {
@@ -594,6 +601,7 @@ proptest! {
             spec.replicas = (replicas - 1).max(0);
             spec.update_strategy.paused = false;
         });
+        world.paused_by_person = false;
         let start = world.now;
         // Until nothing is done any more but what is refused.
         let (mut done, mut quiet) = (0, 0);
@@ -678,7 +686,7 @@ proptest! {
         // The whole plan again, decided on a view from before its first write.
         plan.actions().for_each(|action| world.apply(action));
         let missing = |world: &World| world.replicas().saturating_sub(world.available());
-        let allowed = world.limits().max_unavailable.max(missing(&once));
+        let allowed = world.limits().max_unavailable.saturating_sub(world.limits().max_surge).max(missing(&once));
         prop_assert!(missing(&world) <= allowed, "law 7: an unsafe delete on a stale view");
         prop_assert!(filling(&world) <= (world.replicas() + world.limits().max_surge).max(filling(&once)), "law 6: a duplicate pod");
     }
@@ -712,7 +720,8 @@ proptest! {
         }
         let limits = world.limits();
         prop_assert!(filling(&world) <= present.max(world.replicas() + limits.max_surge), "law 7: too many pods on a stale view");
-        prop_assert!(missing(&world) <= lacking.max(limits.max_unavailable), "law 7: an unsafe delete on a stale view");
+        let allowed = limits.max_unavailable.saturating_sub(limits.max_surge);
+        prop_assert!(missing(&world) <= lacking.max(allowed), "law 7: an unsafe delete on a stale view");
     }
 
     #[test]

@@ -7,9 +7,10 @@ use crate::world::{World, make_ready, pod, template};
 use api::selector::LabelSelector;
 use jiff::{SignedDuration, Timestamp};
 use planner::inplace::Update;
-use planner::plan::{Action, Hold};
+use planner::plan::{Action, DeleteReason, Hold, NewPod, PatchReason, PodPart, PodPatch};
 use planner::pod::{Gate, Phase, PodFacts};
 use planner::protect::{self, BudgetFacts};
+use planner::refusal::Outcome;
 use planner::revision::RevisionFacts;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -56,6 +57,12 @@ struct Scenario {
     /// How the object is protected, and whether it is being deleted: `finalizer`, `budget`, `wide budget`, `other budget`, `stolen budget`, `deleting`, `orphan`.
     #[serde(default)]
     guards: Vec<String>,
+    /// The step for which the operator has paused the rollout.
+    #[serde(default)]
+    paused_for: Option<usize>,
+    /// Writes that were refused, with how many seconds ago: `p0 delete_pod 2`, `updated create_pod`.
+    #[serde(default)]
+    refused: Vec<String>,
     /// Whether the HookTemplate `test` exists.
     #[serde(default)]
     hook_template: bool,
@@ -136,7 +143,60 @@ fn build(scenario: &Scenario) -> World {
     for (question, answer) in &scenario.asked {
         ask(&mut world, question, answer);
     }
+    if let Some(step) = scenario.paused_for {
+        // What a pause of its own is marked with is told by the operator itself.
+        let mut resumed = world.clone();
+        resumed.game.spec.update_strategy.paused = false;
+        resumed.game.status.as_mut().unwrap().current_step_index = i32::try_from(step).ok();
+        let mark = resumed.decide().actions().find_map(|action| match action {
+            Action::Pause { mark, .. } => mark.clone(),
+            _ => None,
+        });
+        world.game.metadata.annotations.get_or_insert_default().insert("gameplane.dev/paused-for".to_owned(), mark.unwrap());
+    }
+    for line in &scenario.refused {
+        refuse(&mut world, line);
+    }
     world
+}
+
+/// The API server has refused a write.
+fn refuse(world: &mut World, line: &str) {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let ago = words.get(2).map_or(0, |seconds| seconds.parse().unwrap());
+    let (name, revision) = (format!("game-{}", words[0]), Some("game-updated".to_owned()));
+    let uid = format!("uid-{name}");
+    let patch = |why, part, revision| {
+        Action::PatchPod(PodPatch {
+            name: name.clone(),
+            uid: uid.clone(),
+            why,
+            part,
+            revision,
+            body: json!({ "metadata": { "uid": uid } }),
+        })
+    };
+    let action = match words[1] {
+        "delete_pod" => Action::DeletePod { name: name.clone(), uid: uid.clone(), why: DeleteReason::Update, version: None },
+        "update_pod_inplace" => patch(PatchReason::InPlace, PodPart::Main, revision),
+        "mark_pod" => patch(PatchReason::Mark, PodPart::Main, None),
+        "create_pod" => {
+            let (id, template) = (name.clone(), std::sync::Arc::new(template(1)));
+            Action::CreatePod(NewPod {
+                name: id.clone(),
+                id,
+                revision: name.clone(),
+                template,
+                gated: false,
+                index: None,
+                protected: false,
+                successor: false,
+            })
+        }
+        other => panic!("{other} cannot be refused"),
+    };
+    let refused = Outcome::Refused { reason: "Forbidden".to_owned(), message: "so it is".to_owned() };
+    world.refusals.note(&action, &refused, world.now - SignedDuration::from_secs(ago));
 }
 
 /// Puts what protects pods there, or deletes the object.
@@ -265,7 +325,7 @@ fn note(pod: &mut PodFacts, words: &[&str]) {
 fn set_out(pod: &mut PodFacts, word: &str, now: Timestamp) {
     let revision = pod.revision().unwrap().to_owned();
     let since = now - SignedDuration::from_secs(if word == "draining" { 5 } else { 90 });
-    let state = json!({ "revision": revision, "lastContainerStatuses": { "game": { "imageID": "sha256:game:0", "restartCount": 0 } } });
+    let state = json!({ "revision": revision, "lastRevision": "game-old", "lastContainerStatuses": { "game": { "imageID": "sha256:game:0", "restartCount": 0 } } });
     let pending = json!({ "revision": revision, "containerImages": {}, "graceSeconds": 60 });
     let waits = word != "restarting";
     pod.update = Update::read(Some(&state.to_string()), waits.then(|| pending.to_string()).as_deref());

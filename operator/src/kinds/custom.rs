@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::names::{INDEX_ON_ANNOTATION, INDEX_RANGE_ANNOTATION};
+use api::names::{INDEX_ON_ANNOTATION, INDEX_RANGE_ANNOTATION, PAUSED_FOR_ANNOTATION};
 use api::tkex::{GameDeployment, HookRun, HookTemplate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
@@ -55,7 +55,7 @@ impl<K: OurKind> Kept for Custom<K> {
         object.meta_mut().managed_fields = None;
         // People's notes are long, and nobody's business here.
         if let Some(annotations) = &mut object.meta_mut().annotations {
-            annotations.retain(|key, _| [INDEX_ON_ANNOTATION, INDEX_RANGE_ANNOTATION].contains(&key.as_str()));
+            annotations.retain(|key, _| [INDEX_ON_ANNOTATION, INDEX_RANGE_ANNOTATION, PAUSED_FOR_ANNOTATION].contains(&key.as_str()));
         }
         let version = object.meta().resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default();
         Ok(Self { object: Arc::new(object), version })

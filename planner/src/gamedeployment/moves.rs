@@ -186,9 +186,10 @@ impl<'s, 'a> Remaining<'s, 'a> {
         self.pods.len() + self.changed.len() + self.asked.len()
     }
 
-    /// How many pods must stay available.
+    /// How many pods must stay available. Surge pods come first: what they make up for need not be missing.
     fn floor(&self) -> usize {
-        self.situation.replicas.saturating_sub(self.situation.limits.max_unavailable)
+        let limits = &self.situation.limits;
+        self.situation.replicas.saturating_sub(limits.max_unavailable.saturating_sub(limits.max_surge))
     }
 
     /// How many pods still have to be replaced.
@@ -607,7 +608,8 @@ impl<'s, 'a> Remaining<'s, 'a> {
         }
         if waiting > 0 {
             let unavailable = situation.replicas.saturating_sub(self.available);
-            holds.push(Hold::Budget { waiting, unavailable, allowed: situation.limits.max_unavailable });
+            let allowed = situation.replicas - self.floor();
+            holds.push(Hold::Budget { waiting, unavailable, allowed, surge: situation.limits.max_surge });
         }
         holds.extend(situation.ended_too_soon());
         holds.extend(situation.ignored());

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use api::names::PAUSED_FOR_ANNOTATION;
 use api::tkex::{GameDeploymentSpec, GameDeploymentStatus, HookStep, HotPatchExecutor, PodHook, PodIndex, UpdateType};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -325,6 +326,7 @@ fn rollout<'a>(
         replicas: numbers.0,
         updated: numbers.1,
         paused: strategy.paused,
+        paused_for: seen.object.metadata.annotations.as_ref().and_then(|all| all.get(PAUSED_FOR_ANNOTATION)).map(String::as_str),
         version: seen.object.metadata.resource_version.as_deref().unwrap_or_default(),
         update: &update.name,
         is_due: update.name != current.name,

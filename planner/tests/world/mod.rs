@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use api::names::{INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION, PROTECTED_LABEL, READINESS_GATE};
+use api::names::{INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION, PAUSED_FOR_ANNOTATION, PROTECTED_LABEL, READINESS_GATE};
 use api::tkex::{GameDeployment, GameDeploymentSpec, HookRun, HookTemplate};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -67,6 +67,8 @@ pub(crate) struct World {
     pub(crate) refusals: Refusals,
     /// When writes were refused, by what was written and for which revision.
     pub(crate) refused: BTreeMap<String, Vec<Timestamp>>,
+    /// Whether a person paused the rollout and has not resumed it.
+    pub(crate) paused_by_person: bool,
     /// How many writes were done.
     pub(crate) done: usize,
     version: u64,
@@ -127,6 +129,7 @@ impl World {
             rules,
             refusals,
             refused,
+            paused_by_person: false,
             done: 0,
             version: 100,
         }
@@ -454,8 +457,13 @@ impl World {
 
     fn apply_to_rollout(&mut self, action: &Action) {
         match action {
-            Action::Pause { paused, version } if self.game.metadata.resource_version.as_ref() == Some(version) => {
+            Action::Pause { paused, mark, version } if self.game.metadata.resource_version.as_ref() == Some(version) => {
                 self.edit(|spec| spec.update_strategy.paused = *paused);
+                let annotations = self.game.metadata.annotations.get_or_insert_default();
+                match mark {
+                    Some(mark) => drop(annotations.insert(PAUSED_FOR_ANNOTATION.to_owned(), mark.clone())),
+                    None => drop(annotations.remove(PAUSED_FOR_ANNOTATION)),
+                }
             }
             Action::ResetRetry { field, version } if self.game.metadata.resource_version.as_ref() == Some(version) => {
                 let mut spec = json!(self.game.spec);
