@@ -18,6 +18,8 @@ pub const INDEX_ON_ANNOTATION: &str = "tkex.bkbcs.tencent.com/gamedeployment-ind
 pub const INDEX_RANGE_ANNOTATION: &str = "tkex.bkbcs.tencent.com/gamedeployment-index-range";
 /// On a workload: the revision and the canary step for which the operator set `spec.updateStrategy.paused`. Without it, a person did.
 pub const PAUSED_FOR_ANNOTATION: &str = "gameplane.dev/paused-for";
+/// On a node: a person or a cloud says that it is gone for good.
+pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 /// Readiness gate and condition of pods: false while a pod is updated in place.
 pub const READINESS_GATE: &str = "InPlaceUpdateReady";
 /// Pod annotation: what an update in place changes, and what ran before.

@@ -1,5 +1,6 @@
 //! What one look at one object costs, without a cluster: observing it in the caches and deciding what to do.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -7,6 +8,7 @@ use jiff::Timestamp;
 use operator::controller::Known;
 use operator::controller::Workload;
 use operator::kinds::gamedeployment::{Entry, GameDeployments};
+use operator::kinds::node::Deleted;
 use operator::kinds::pod::Pod;
 use operator::store::{Kept, Key};
 use serde_json::json;
@@ -44,7 +46,8 @@ struct Look {
 }
 
 fn measure(own: usize, others: usize) -> Result<Look> {
-    let world = GameDeployments::default();
+    let (deleted, _) = Deleted::new();
+    let world = GameDeployments::new(Arc::default(), Arc::new(deleted), jiff::SignedDuration::from_mins(5));
     let key = add_game(&world, "bench", own)?;
     // A look before there are pods names the revision that pods then carry.
     let revision = world.pass(&key, &Known::default(), Timestamp::now()).context("no object")?.plan.status.update_revision;

@@ -106,24 +106,28 @@ impl Scene {
 
     /// Writes what a person needs to understand a failure into `folder`.
     pub(crate) fn describe(&self, folder: &Path) -> Result<()> {
-        std::fs::create_dir_all(folder)?;
-        let dump = |name: &str, words: &[&str]| {
-            let text = self.kubectl(words).unwrap_or_else(|error| format!("{error:#}"));
-            std::fs::write(folder.join(name), text)
-        };
-        dump("objects.yaml", &["get", "all,gd,controllerrevisions,pvc,events", "-o", "yaml"])?;
-        dump("events.txt", &["get", "events", "--sort-by=.lastTimestamp"])?;
-        dump("pods.txt", &["get", "pods", "-o", "wide"])?;
-        dump("describe.txt", &["describe", "pods"])?;
-        dump("nodes.txt", &["describe", "nodes"])?;
-        let logs = self.cluster().folder().join("logs");
-        let target = folder.join("logs");
-        std::fs::create_dir_all(&target)?;
-        for log in std::fs::read_dir(logs)?.flatten().filter(|log| log.path().is_file()) {
-            std::fs::copy(log.path(), target.join(log.file_name()))?;
-        }
-        Ok(())
+        describe(self.cluster(), &["--namespace", &self.namespace], folder)
     }
+}
+
+/// Writes what a person needs to understand a failure into `folder`: objects and events of a namespace or of all, nodes and logs.
+pub(crate) fn describe(cluster: &Cluster, scope: &[&str], folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let dump = |name: &str, words: &[&str]| {
+        let text = run(cluster.kubectl().args(words).args(scope), "").unwrap_or_else(|error| format!("{error:#}"));
+        std::fs::write(folder.join(name), text)
+    };
+    dump("objects.yaml", &["get", "all,gd,ht,hr,controllerrevisions,pdb,pvc,events", "-o", "yaml"])?;
+    dump("events.txt", &["get", "events", "--sort-by=.lastTimestamp"])?;
+    dump("pods.txt", &["get", "pods", "-o", "wide"])?;
+    dump("describe.txt", &["describe", "pods"])?;
+    dump("nodes.txt", &["describe", "nodes"])?;
+    let (logs, target) = (cluster.folder().join("logs"), folder.join("logs"));
+    std::fs::create_dir_all(&target)?;
+    for log in std::fs::read_dir(logs)?.flatten().filter(|log| log.path().is_file()) {
+        std::fs::copy(log.path(), target.join(log.file_name()))?;
+    }
+    Ok(())
 }
 
 /// JSON merge patch (RFC 7386).

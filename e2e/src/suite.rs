@@ -54,8 +54,18 @@ pub struct Suite {
     skipped: std::sync::Mutex<Vec<String>>,
 }
 
+/// Clusters that a test has started for itself.
+type Own = std::sync::Mutex<Vec<Arc<Cluster>>>;
+
+tokio::task_local! {
+    static OWN: Own;
+}
+
 /// How long a node may be silent in these tests before it is Unknown: three heartbeats, so that a machine that stalls does not lose its nodes.
 const NODE_GRACE: Duration = Duration::from_secs(30);
+
+/// How long a node may be Unknown in these tests before it counts as lost.
+pub const NODE_SILENCE: Duration = Duration::from_secs(20);
 
 impl Suite {
     /// A suite whose failed tests leave a folder each in `failures`. KUBE chooses the Kubernetes version.
@@ -108,7 +118,8 @@ impl Suite {
             Some(running) if wanted => *operators = Some(running),
             None if wanted => {
                 cluster.install_operator()?;
-                *operators = Some(cluster.start_operators(&OperatorOptions::default()).await?);
+                let args = vec![format!("--node-silence={}s", NODE_SILENCE.as_secs()).into()];
+                *operators = Some(cluster.start_operators(&OperatorOptions { args, ..OperatorOptions::default() }).await?);
             }
             Some(running) => {
                 running.stop().await;
@@ -128,16 +139,30 @@ impl Suite {
         F: FnOnce(Arc<Suite>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<()>>,
     {
-        let suite = Arc::clone(self);
-        self.add(Trial::test(name, move || suite.runtime.block_on(test(Arc::clone(&suite))).map_err(|error| failed(&error))));
+        let (suite, title) = (Arc::clone(self), name.to_owned());
+        self.add(Trial::test(name, move || {
+            let run = OWN.scope(std::sync::Mutex::default(), async {
+                let result = test(Arc::clone(&suite)).await;
+                let own = OWN.with(|own| std::mem::take(&mut *own.lock().unwrap_or_else(std::sync::PoisonError::into_inner)));
+                for (number, cluster) in own.iter().enumerate().filter(|_| result.is_err()) {
+                    let folder = suite.evidence(&format!("{title}-{number}"));
+                    suite.tell(&title, &folder, crate::scene::describe(cluster, &["--all-namespaces"], &folder));
+                }
+                result
+            });
+            suite.runtime.block_on(run).map_err(|error| failed(&error))
+        }));
     }
 
     /// A cluster for one test, with fake nodes and everything that the operator needs, but without the operator.
     pub async fn own_cluster(&self) -> Result<Arc<Cluster>> {
-        let options = Options { fake_nodes: 3, kube: self.kube, audit: true, ..Options::default() };
-        let cluster = Cluster::start(&options).await?;
+        let options = Options { fake_nodes: 3, kube: self.kube, audit: true, node_grace: Some(NODE_GRACE), ..Options::default() };
+        let cluster = Arc::new(Cluster::start(&options).await?);
+        // It lives until the test has ended and, if it failed, its evidence is kept.
+        let keep = |own: &Own| own.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(Arc::clone(&cluster));
+        OWN.try_with(keep).context("a cluster of a test's own belongs to a test that needs no shared one")?;
         cluster.install_operator()?;
-        Ok(Arc::new(cluster))
+        Ok(cluster)
     }
 
     /// A test on a shared cluster, side by side with others.
@@ -210,9 +235,17 @@ impl Suite {
         self.skipped.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(name.to_owned());
     }
 
+    fn evidence(&self, title: &str) -> PathBuf {
+        self.failures.join(title.replace("::", "-"))
+    }
+
     fn keep_evidence(&self, scene: &Scene, title: &str) {
-        let folder = self.failures.join(title.replace("::", "-"));
-        match scene.describe(&folder) {
+        let folder = self.evidence(title);
+        self.tell(title, &folder, scene.describe(&folder));
+    }
+
+    fn tell(&self, title: &str, folder: &std::path::Path, kept: Result<()>) {
+        match kept {
             Ok(()) => eprintln!("{title} failed; objects, events and logs are in {}", folder.display()),
             Err(error) => eprintln!("{title} failed; its evidence could not be kept: {error:#}"),
         }

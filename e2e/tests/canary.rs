@@ -22,6 +22,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, "canary::a_hook_that_cannot_be_asked_is_waited_for", a_hook_that_cannot_be_asked_is_waited_for);
     suite.sharing(fake, "canary::a_hook_that_says_no_can_roll_back", a_hook_that_says_no_can_roll_back);
     suite.sharing(fake, "canary::what_a_person_paused_stays_paused", what_a_person_paused_stays_paused);
+    suite.sharing(fake, "canary::a_person_s_pause_stays_when_the_hook_says_no", a_person_s_pause_stays_when_the_hook_says_no);
     suite.sharing(fake, "canary::steps_work_for_rolling_updates_too", steps_work_for_rolling_updates_too);
 }
 
@@ -272,6 +273,39 @@ async fn what_a_person_paused_stays_paused(scene: Arc<Scene>) -> Result<()> {
     resume(&scene)?;
     game.until_rest("Complete").await?;
     ensure!(game.images().await? == counts(&[("python:3.6", 4)]), "{:?}", game.images().await?);
+    Ok(())
+}
+
+async fn a_person_s_pause_stays_when_the_hook_says_no(scene: Arc<Scene>) -> Result<()> {
+    let server = HookServer::json(&json!({ "age": 32 })).await?;
+    let mut template = hook_template(&server, "asInt(result) < 30")?;
+    template["spec"]["metrics"][0]["initialDelay"] = json!("4s");
+    scene.apply(&template)?;
+    let steps = json!({ "updateStrategy": { "canary": { "steps": [{ "partition": 3 }, { "hook": { "templateName": "test" } }] } } });
+    let game = game(&scene, &steps)?;
+    game.until_rest("Complete").await?;
+    set_image(&scene, "python:3.5")?;
+    game.until("the hook is asked", |status| status["canary"]["currentStepHookRun"].is_string()).await?;
+    game.patch(json!({ "spec": { "updateStrategy": { "paused": true } } })).await?;
+    let failed = "jsonpath={.items[0].status.phase}";
+    crate::cleanup::eventually("the hook says no", || {
+        scene.kubectl(&["get", "hookruns", "-o", failed]).is_ok_and(|phase| phase == "Failed")
+    })
+    .await?;
+    let paused = || scene.kubectl(&["get", "gamedeployment", "test-gamedeployment", "-o", "jsonpath={.spec.updateStrategy.paused}"]);
+    // A new template waits for the person, and starts at the first step.
+    set_image(&scene, "python:3.9")?;
+    let waits = |status: &Value| status["currentStepIndex"] == 0 && status["pauseConditions"].as_array().is_none_or(Vec::is_empty);
+    game.until("it waits at the first step", waits).await?;
+    game.until_condition("Paused", "True", "PausedByUser").await?;
+    ensure!(paused()? == "true", "the person's pause is gone");
+    ensure!(!game.images().await?.contains_key("python:3.9"), "it went on: {:?}", game.images().await?);
+    resume(&scene)?;
+    // Resumed, it is paused by the hook; resumed again it continues.
+    until_paused(&game, 1, "PausedByStepBasedHook").await?;
+    resume(&scene)?;
+    game.until_rest("Complete").await?;
+    ensure!(game.images().await? == counts(&[("python:3.9", game.pods().await?.len())]), "{:?}", game.images().await?);
     Ok(())
 }
 

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
+    suite.sharing(fake, "gamedeployment::surge_pods_come_first", surge_pods_come_first);
     suite.sharing(fake, "gamedeployment::the_rolling_walk_through_comes_out_as_written", the_rolling_walk_through_comes_out_as_written);
     suite.sharing(fake, "gamedeployment::writes_are_counted_exactly", writes_are_counted_exactly);
     suite.sharing(fake, "gamedeployment::nothing_is_written_when_nothing_changes", nothing_is_written_when_nothing_changes);
@@ -91,6 +92,17 @@ pub(crate) fn audited(scene: &Scene, resource: &str, subresource: &str, verb: &s
     let here = ours.filter(|entry| text(entry, "/objectRef/namespace") == scene.namespace() && text(entry, "/stage") == "ResponseComplete");
     let same = |entry: &Value| text(entry, "/objectRef/resource") == resource && text(entry, "/objectRef/subresource") == subresource;
     here.filter(|entry| same(entry) && (verb.is_empty() || text(entry, "/verb") == verb)).count()
+}
+
+async fn surge_pods_come_first(scene: Arc<Scene>) -> Result<()> {
+    let game = Game::apply(&scene, "surge", &json!({ "replicas": 8, "updateStrategy": { "maxSurge": 2 } }))?;
+    game.until_rest("Complete").await?;
+    let seen = watch_pods(&scene.pods(), "app=surge").await?;
+    game.set_image("game:2").await?;
+    Game::expect_counts(&game.until_rest("Complete").await?, 8, 8, 8)?;
+    let seen = seen();
+    ensure!(seen.fewest_ready >= 8 && seen.most <= 10, "{} ready, {} at once", seen.fewest_ready, seen.most);
+    Ok(())
 }
 
 async fn writes_are_counted_exactly(scene: Arc<Scene>) -> Result<()> {

@@ -38,7 +38,6 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, "gates::pods_get_numbers_and_keep_them", pods_get_numbers_and_keep_them);
     suite.disturbing(fake, "gates::what_is_labelled_is_not_deleted_by_mistake", what_is_labelled_is_not_deleted_by_mistake);
     suite.disturbing(fake, "gates::an_autoscaler_waits_for_sessions_too", an_autoscaler_waits_for_sessions_too);
-    suite.disturbing(fake, "gates::a_pod_on_a_lost_node_goes_without", a_pod_on_a_lost_node_goes_without);
 }
 
 /// A hook that agrees when a pod has no session any more; it looks again every second, or says no at once.
@@ -488,31 +487,6 @@ async fn an_autoscaler_waits_for_sessions_too(scene: Arc<Scene>) -> Result<()> {
     asked.iter().for_each(|name| sessions.end(name));
     game.until("one pod", |status| status["replicas"] == 1 && status["availableReplicas"] == 1).await?;
     Ok(())
-}
-
-async fn a_pod_on_a_lost_node_goes_without(scene: Arc<Scene>) -> Result<()> {
-    let (_server, sessions) = door(&scene, true).await?;
-    let game = Game::apply(&scene, "door", &json!({ "replicas": 1, "preDeleteUpdateStrategy": before_delete() }))?;
-    game.until_rest("Complete").await?;
-    let pod = game.pods().await?.pop().context("no pod")?;
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).context("no node")?;
-    scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=0"])?;
-    eventually("it is asked", || !sessions.asked().is_empty()).await?;
-    // The node falls silent; what its pod would say nobody can ask.
-    scene.kubectl(&["label", "node", &node, "localkube/fake=off", "--overwrite"])?;
-    let skipped = async {
-        eventually("the pod is let go", || {
-            scene
-                .kubectl(&["get", "pod", &pod.name_any(), "-o", "jsonpath={.metadata.deletionTimestamp}"])
-                .is_ok_and(|time| !time.is_empty())
-        })
-        .await?;
-        eventually("an event", || scene.kubectl(&["get", "events"]).is_ok_and(|told| told.contains("its node is lost"))).await
-    };
-    let skipped = skipped.await;
-    scene.kubectl(&["label", "node", &node, "localkube/fake=on", "--overwrite"])?;
-    skipped?;
-    until_gone(&scene.pods(), &pod.name_any()).await
 }
 
 fn numbers(pods: &[Pod]) -> BTreeSet<String> {

@@ -27,6 +27,7 @@ mod protect_real;
 mod real;
 mod real_disturbed;
 mod refused;
+mod silence;
 mod storm;
 mod takeover;
 
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
     inplace::add(&suite);
     gates::add(&suite);
     refused::add(&suite);
+    silence::add(&suite);
     protect::add(&suite);
     canary::add(&suite);
     hooks::add(&suite);

@@ -25,7 +25,7 @@ pub(crate) async fn guard(folder: &Path, command: &[OsString]) -> Result<ExitSta
     let mut terminate = signal(SignalKind::terminate())?;
     // Ctrl-C reaches the command as well, which decides what it means.
     let mut interrupt = signal(SignalKind::interrupt())?;
-    std::fs::write(folder.join("guard.pid"), std::process::id().to_string())?;
+    localkube::process::write_pid(&folder.join("guard.pid"), std::process::id())?;
     let mut bound = Command::new("setpriv");
     bound.args(["--pdeathsig", "KILL", "--"]).args(command).env(localkube::process::MARK, folder);
     let mut child = tokio::process::Command::from(bound).spawn().context("cannot start the command")?;

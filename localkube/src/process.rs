@@ -60,6 +60,13 @@ pub struct Daemon {
     log: PathBuf,
 }
 
+/// Writes a pid file so that a reader sees all of it or nothing.
+pub fn write_pid(file: &Path, pid: u32) -> std::io::Result<()> {
+    let new = file.with_extension("pid.new");
+    fs::write(&new, pid.to_string())?;
+    fs::rename(&new, file)
+}
+
 impl Daemon {
     /// Starts `command` (made by [`bound_command`]) with its output in `<run>/logs/<name>.log` and its pid in `<run>/<name>.pid`.
     pub(crate) fn start(name: &str, run: &Path, mut command: Command) -> Result<Self> {
@@ -84,7 +91,7 @@ impl Daemon {
         });
         let daemon = Self { name: name.to_owned(), pid, pidfd, status, waiter: Some(waiter), log };
         let pid_file = run.join(format!("{name}.pid"));
-        fs::write(&pid_file, pid.to_string()).doing(|| format!("cannot write {}", pid_file.display()))?;
+        write_pid(&pid_file, pid).doing(|| format!("cannot write {}", pid_file.display()))?;
         Ok(daemon)
     }
 

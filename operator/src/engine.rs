@@ -18,6 +18,7 @@ use crate::kinds::custom::object_changed;
 use crate::kinds::gamedeployment::GameDeployments;
 use crate::kinds::hookrun::HookRuns;
 use crate::kinds::hooktemplate::HookTemplates;
+use crate::kinds::node::{Deleted, look_up};
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
@@ -47,6 +48,8 @@ pub struct Engine {
     pub limits: Limits,
     /// Whether the server can stream lists.
     pub streaming: bool,
+    /// How long a node may be silent before it counts as lost.
+    pub node_silence: SignedDuration,
     /// How hooks are asked.
     pub hooks: HookOptions,
 }
@@ -67,7 +70,7 @@ pub struct HookOptions {
 impl Engine {
     /// Runs one term. Says through `synced` when the caches are complete. Ends only by being dropped, or by a worker's death.
     pub async fn run(self, synced: &watch::Sender<bool>) {
-        let Self { server, leadership, metrics, limits, streaming, hooks } = self;
+        let Self { server, leadership, metrics, limits, streaming, node_silence, hooks } = self;
         let mut tasks = JoinSet::new();
         let (events, write_events) = Events::start(server.clone(), Arc::clone(&leadership));
         tasks.spawn(write_events);
@@ -77,8 +80,12 @@ impl Engine {
         let queue = |kind| Arc::new(Queue::new(kind, Arc::clone(&metrics)));
         let (games_queue, runs_queue, templates_queue) = (queue("GameDeployment"), queue("HookRun"), queue("HookTemplate"));
         let templates = HookTemplates::default();
-        let games = GameDeployments { hook_templates: Arc::clone(&templates.objects), ..GameDeployments::default() };
+        let (deleted, unknown_nodes) = Deleted::new();
+        let deleted = Arc::new(deleted);
+        let games = GameDeployments::new(Arc::clone(&templates.objects), Arc::clone(&deleted), node_silence);
         watch.games(&games, &games_queue);
+        let (known, on) = (games.clone(), Arc::clone(&games_queue));
+        watch.tasks.spawn(look_up(server.clone(), deleted, unknown_nodes, move || known.nodes_changed(&on)));
         let asker = Asker {
             server: server.clone(),
             leadership: Arc::clone(&leadership),

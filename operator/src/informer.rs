@@ -220,7 +220,8 @@ impl<T: Kept> Informer<T> {
                 () = self.store.fresh_list_wanted(), if initial.is_none() => return Ok((End::Relist, version)),
             };
             match read {
-                Ok(Ok(bytes)) if bytes > 0 => {}
+                // A line without an end is one that broke off.
+                Ok(Ok(_)) if line.ends_with(b"\n") => {}
                 // A list that broke off is worth nothing.
                 _ if initial.is_some() => return Err(broken("the list broke off")),
                 Ok(Ok(_) | Err(_)) | Err(_) => return Ok((End::Resume, version)),

@@ -87,6 +87,9 @@ struct Cli {
     /// How long a HookRun that nobody owns is kept after its end
     #[arg(long, default_value = "24h", value_parser = parse_duration, value_name = "DURATION")]
     hook_run_ttl: Duration,
+    /// How long a node may not answer before it counts as lost: until then its pods are neither given up nor deleted without their hook
+    #[arg(long, default_value = "300s", value_parser = parse_duration, value_name = "DURATION")]
+    node_silence: Duration,
     /// What is logged: error, warn, info, debug or trace, also by module
     #[arg(long, env = "LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
     log_level: String,
@@ -270,6 +273,7 @@ async fn term(
         metrics: Arc::clone(metrics),
         limits: Limits { workers: cli.workers, writes_per_object: cli.writes_per_object, writes: cli.writes },
         streaming: true,
+        node_silence: cli.node_silence.try_into().unwrap_or(planner::node::DEFAULT_SILENCE),
         hooks: hooks.clone(),
     };
     engine.run(synced).await;

@@ -118,6 +118,11 @@ impl<T: Kept> Store<T> {
         self.read(|inner| inner.objects.keys().cloned().collect())
     }
 
+    /// How many objects are such.
+    pub fn count(&self, is_such: impl Fn(&T) -> bool) -> usize {
+        self.read(|inner| inner.objects.values().filter(|object| is_such(object)).count())
+    }
+
     /// How many objects are kept.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -13,6 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::budget;
+use crate::gate::run_name;
 use crate::plan::{Action, Hold, NewHookRun, Note};
 
 /// What was remembered of a rollout.
@@ -293,7 +294,7 @@ impl Rollout<'_> {
     /// The HookRun of a step; creates it if it is missing.
     fn run(&self, index: usize, hook: &HookStep, standing: &mut Standing) -> Option<&Arc<HookRun>> {
         let named = |name: &str| self.runs.iter().find(|run| run.metadata.name.as_deref() == Some(name));
-        let base = format!("{}-{index}-{}", self.update, hook.template_name);
+        let base = run_name("canary", format!("{}-{index}-{}", self.update, hook.template_name));
         // One of another step says nothing about this one.
         let is_ours = |run: &&Arc<HookRun>| self.is_of_step(run, index) || label(run, RUN_STEP_LABEL).is_none();
         if let Some(run) = standing.memory.hook_run.as_deref().and_then(named).filter(is_ours) {

@@ -312,7 +312,7 @@ impl<'a> Gates<'a> {
 
     /// Why a pod need not agree: it has nothing to lose, or nobody could ask it.
     fn skipped(&self, pod: &PodFacts) -> Option<&'static str> {
-        let is_lost = || pod.node.as_deref().is_some_and(|node| self.facts.nodes.is_lost(node));
+        let is_lost = || pod.node.as_deref().is_some_and(|node| self.facts.nodes.is_lost(node, self.facts.now));
         match pod.phase {
             pod::Phase::Running if pod.is_crash_looping() => Some("it crashes again and again"),
             pod::Phase::Running if is_lost() => Some("its node is lost"),
@@ -563,13 +563,17 @@ fn short(whole: &str) -> String {
 /// What names of runs begin with.
 fn base(pod: &PodFacts, hook: &Hook) -> String {
     let revision = pod.revision().unwrap_or_default();
-    let whole = format!("{}-{revision}-{}-{}", hook.place.prefix(), instance(pod), hook.step.template_name);
+    run_name(hook.place.prefix(), format!("{}-{revision}-{}-{}", hook.place.prefix(), instance(pod), hook.step.template_name))
+}
+
+/// The name that a run should have, or, if no object can have it, a short one that stands for it.
+pub(crate) fn run_name(prefix: &str, whole: String) -> String {
     // Labels of pods that others made may be what no name can be.
     let is_fit = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-' || letter == '.';
     if whole.len() <= LONGEST_NAME && whole.chars().all(is_fit) && !whole.contains("..") && !whole.contains(".-") && !whole.contains("-.") {
         return whole;
     }
-    format!("{}-{}", hook.place.prefix(), short(&whole))
+    format!("{prefix}-{}", short(&whole))
 }
 
 /// Whether a question was about a pod that has begun anew since, at another address: somebody else may live where it was.

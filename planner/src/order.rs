@@ -4,14 +4,16 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use crate::node::Nodes;
 use crate::pod::PodFacts;
 
-/// Sorts pods so that those come first which are missed least: unscheduled, not ready, on a node that is cheap by `node-deletion-cost`, cheap by `pod-deletion-cost`, on a crowded node, ready for the shortest time,
+/// Sorts pods so that those come first which are missed least: on a node that answers, unscheduled, not ready, on a node that is cheap by `node-deletion-cost`, cheap by `pod-deletion-cost`, on a crowded node, ready for the shortest time,
 /// restarted most often, newest; the name decides the rest.
 ///
 /// `all` are the pods that crowd a node. Those that are being deleted are among them, so that a deletion under way does not change the order of the others.
-pub fn least_missed_first(pods: &mut [Arc<PodFacts>], all: &[Arc<PodFacts>], nodes: &Nodes) {
+pub fn least_missed_first(pods: &mut [Arc<PodFacts>], all: &[Arc<PodFacts>], nodes: &Nodes, now: Timestamp) {
     let mut crowd: BTreeMap<&str, usize> = BTreeMap::new();
     for node in all.iter().filter_map(|pod| pod.node.as_deref()) {
         *crowd.entry(node).or_default() += 1;
@@ -21,6 +23,8 @@ pub fn least_missed_first(pods: &mut [Arc<PodFacts>], all: &[Arc<PodFacts>], nod
         let ready = if pod.is_ready() { pod.ready_since } else { None };
         (
             !pod.has_ended(),
+            // Nobody can tell whether it serves.
+            pod.node.as_deref().is_some_and(|node| nodes.silent_since(node, now).is_some()),
             pod.node.is_some(),
             pod.phase,
             ready.is_some(),

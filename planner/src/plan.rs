@@ -357,6 +357,8 @@ pub enum Hold {
     GateNotPossible { field: &'static str, problem: String },
     /// Protected pods are on cordoned nodes, of which one is named, and leave them when their hook agrees.
     Cordoned { pods: usize, node: String },
+    /// Pods are on nodes that do not answer, of which one is named: they are spared until that counts as lost.
+    NodesSilent { pods: usize, node: String, until: Option<Timestamp>, braked: bool },
     /// Somebody else's PodDisruptionBudget means protected pods too.
     OtherBudget { name: String },
     /// Pods are not made because every number is in use.
@@ -441,6 +443,17 @@ impl std::fmt::Display for Hold {
             Self::Cordoned { pods, node } => {
                 let then = "they are replaced as their hook agrees; kubectl uncordon keeps them";
                 write!(out, "{pods} protected pods are on cordoned nodes ({node}): {then}")
+            }
+            Self::NodesSilent { pods, node, braked: true, .. } => {
+                let why = "more than 55 % of all nodes do not, so that none of them counts as lost";
+                write!(out, "{pods} pods are spared, because their nodes do not answer ({node}): {why}")
+            }
+            Self::NodesSilent { pods, node, until, braked: false } => {
+                let until = until.map(|until| format!(" until {until}")).unwrap_or_default();
+                write!(
+                    out,
+                    "{pods} pods are spared{until}, because their nodes do not answer ({node}): they may serve, and nobody can tell"
+                )
             }
             Self::OtherBudget { name } => {
                 write!(out, "PodDisruptionBudget {name} means protected pods too: kubectl drain fails instead of waiting for them")

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::plan::{Action, NewRevision};
+use crate::quantity;
 
 /// A ControllerRevision as decisions see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -188,40 +189,9 @@ fn forget_volume_defaults(volume: &mut Value) {
 /// Writes a quantity so that 1, "1" and "1000m" are the same. What cannot be read stays as it is.
 fn same_quantity(value: &mut Value) {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    if let Some(nanos) = quantity(&text) {
+    if let Some(nanos) = quantity::nanos(&text) {
         *value = json!(format!("{nanos}n"));
     }
-}
-
-/// A quantity in billionths.
-fn quantity(text: &str) -> Option<i128> {
-    const UNITS: [(&str, i128); 16] = [
-        ("Ki", 1 << 10),
-        ("Mi", 1 << 20),
-        ("Gi", 1 << 30),
-        ("Ti", 1 << 40),
-        ("Pi", 1 << 50),
-        ("Ei", 1 << 60),
-        ("k", 1_000),
-        ("M", 1_000_000),
-        ("G", 1_000_000_000),
-        ("T", 1_000_000_000_000),
-        ("P", 1_000_000_000_000_000),
-        ("E", 1_000_000_000_000_000_000),
-        ("n", -1_000_000_000),
-        ("u", -1_000_000),
-        ("m", -1_000),
-        ("", 1),
-    ];
-    let (digits, unit) = UNITS.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)))?;
-    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    if fraction.len() > 9 || fraction.contains(['-', '+']) {
-        return None;
-    }
-    let scale = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-    let number: i128 = format!("{whole}{fraction}").parse().ok()?;
-    let nanos = number.checked_mul(1_000_000_000)?;
-    if unit > 0 { Some(nanos.checked_mul(unit)? / scale) } else { Some(nanos / scale / -unit) }
 }
 
 fn forget_container_defaults(container: &mut Map<String, Value>) {
@@ -324,6 +294,7 @@ mod tests {
             (json!(0.5), json!("500m")),
             (json!("1Gi"), json!("1024Mi")),
             (json!("2k"), json!("2000")),
+            (json!("1k"), json!("1e3")),
         ] {
             let with = |amount: &Value| json!({ "spec": { "containers": [{ "name": "game", "image": "game:1", "resources": { "limits": { "cpu": amount } } }] } });
             assert_eq!(canonical(&with(&one)), canonical(&with(&other)), "{one} and {other}");

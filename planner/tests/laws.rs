@@ -40,6 +40,7 @@ enum Event {
     Crash(usize),
     Gate(usize, bool),
     Lose(u8),
+    TakeOut(u8),
     Find,
     Protect(bool),
     Cordon(u8),
@@ -149,6 +150,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0_usize..20).prop_map(Event::LoseRun),
         1 => (0_usize..20).prop_map(Event::Crash),
         1 => (0_u8..3).prop_map(Event::Lose),
+        1 => (0_u8..3).prop_map(Event::TakeOut),
         1 => Just(Event::Find),
         2 => prop::bool::weighted(0.7).prop_map(Event::Protect),
         1 => (0_u8..3).prop_map(Event::Cordon),
@@ -244,6 +246,7 @@ fn happen(world: &mut World, event: &Event) {
         }
         Event::Allow => world.rules.clear(),
         Event::Lose(_)
+        | Event::TakeOut(_)
         | Event::Find
         | Event::Protect(_)
         | Event::Cordon(_)
@@ -279,7 +282,11 @@ fn befall(world: &mut World, name: &str, event: &Event) {
 fn guard(world: &mut World, event: &Event) {
     match event {
         Event::Lose(number) => world.lose(&format!("node-{number}")),
-        Event::Find => world.lost.clear(),
+        Event::TakeOut(number) => world.take_out(&format!("node-{number}")),
+        Event::Find => {
+            world.lost.clear();
+            world.gone.clear();
+        }
         Event::Protect(yes) => world.edit(|spec| spec.pre_delete_update_strategy.get_or_insert_default().protect = Some(*yes)),
         Event::Cordon(number) => drop(world.cordoned.insert(format!("node-{number}"))),
         Event::Uncordon => world.cordoned.clear(),
@@ -528,8 +535,9 @@ fn assert_only_refused_suffer(world: &World, start: jiff::Timestamp) {
                 | Hold::HookFailed { .. }
         )
     });
-    // A pod that may not return to its services is unavailable, whatever that costs the others.
-    let unavailable = world.replicas().saturating_sub(world.available());
+    // A pod that may not return to its services, or not get the rest of its change, is unavailable, whatever that costs the others.
+    let available = world.ours().filter(|pod| world.is_available(pod)).count();
+    let unavailable = world.replicas().saturating_sub(available) + world.ours().filter(|pod| pod.is_changing()).count();
     if world.rules.iter().any(of_all) || held || unavailable > 0 || world.game.spec.update_strategy.kind == UpdateType::OnDelete {
         return;
     }

@@ -57,6 +57,9 @@ struct Scenario {
     /// How the object is protected, and whether it is being deleted: `finalizer`, `budget`, `wide budget`, `other budget`, `stolen budget`, `deleting`, `orphan`.
     #[serde(default)]
     guards: Vec<String>,
+    /// Whether most nodes are silent.
+    #[serde(default)]
+    braked: bool,
     /// The step for which the operator has paused the rollout.
     #[serde(default)]
     paused_for: Option<usize>,
@@ -134,6 +137,7 @@ fn build(scenario: &Scenario) -> World {
     for line in &scenario.pods {
         add(&mut world, line);
     }
+    world.nodes = if scenario.braked { 2 } else { 10 };
     world.lost.insert("lost".to_owned(), world.now - SignedDuration::from_secs(400));
     world.lost.insert("silent".to_owned(), world.now - SignedDuration::from_secs(100));
     world.cordoned.insert("cordoned".to_owned());
@@ -351,6 +355,7 @@ fn word(hold: &Hold) -> &'static str {
         Hold::WaitingForHook { .. } => "waiting for hook",
         Hold::GateNotPossible { .. } => "gate not possible",
         Hold::Cordoned { .. } => "cordoned",
+        Hold::NodesSilent { .. } => "nodes silent",
         Hold::OtherBudget { .. } => "other budget",
         Hold::NoIndex { .. } => "no index",
         Hold::Step { .. } => "step",

@@ -1,19 +1,19 @@
 //! GameDeployments: what is watched for them, and how they are observed.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 
 use api::names::{GAMEDEPLOYMENT_REPORTER, PROTECTION_FINALIZER};
 use api::tkex::{GameDeployment, GameDeploymentStatus, HookRun, HookStep, HookTemplate};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use planner::gamedeployment::{self, Observed};
 use planner::gate::Place;
-use planner::node::{NodeFacts, Nodes};
+use planner::node::{MOST_SILENT_PERCENT, NodeFacts, Nodes};
 use planner::pod::PodFacts;
 
 use super::budget::Budget;
 use super::custom::{Custom, controller, owner, path};
-use super::node::Node;
+use super::node::{Deleted, Node};
 use super::pod::Pod;
 use super::revision::Revision;
 use crate::controller::{Known, Pass, Workload};
@@ -27,7 +27,7 @@ use crate::store::{Change, Index, Kept as _, Key, Store};
 pub type Entry = Custom<GameDeployment>;
 
 /// Everything that GameDeployments are decided from.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct GameDeployments {
     /// The objects.
     pub objects: Arc<Store<Entry>>,
@@ -41,11 +41,26 @@ pub struct GameDeployments {
     pub hook_templates: Arc<Store<Custom<HookTemplate>>>,
     /// Nodes.
     pub nodes: Arc<Store<Node>>,
+    /// Nodes that do not exist any more.
+    pub deleted_nodes: Arc<Deleted>,
+    /// How long a node may be silent before it counts as lost.
+    pub silence: SignedDuration,
+    /// Whether so many nodes are silent that none counts as lost, and when that was so for the last time, or this operator started to listen.
+    brake: Arc<Mutex<(bool, Timestamp)>>,
     /// PodDisruptionBudgets.
     pub budgets: Arc<Store<Budget>>,
 }
 
 impl GameDeployments {
+    /// Empty caches. HookTemplates are kept up to date by their own controller.
+    #[must_use]
+    pub fn new(hook_templates: Arc<Store<Custom<HookTemplate>>>, deleted_nodes: Arc<Deleted>, silence: SignedDuration) -> Self {
+        let (objects, pods, revisions, hook_runs) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
+        let (nodes, budgets) = (Arc::default(), Arc::default());
+        let brake = Arc::new(Mutex::new((false, Timestamp::now())));
+        Self { objects, pods, revisions, hook_runs, hook_templates, nodes, deleted_nodes, silence, brake, budgets }
+    }
+
     /// Returns when everything has been listed.
     pub async fn listed(&self) {
         let pods = async { tokio::join!(self.pods.listed(), self.revisions.listed(), self.nodes.listed(), self.budgets.listed()) };
@@ -96,20 +111,40 @@ impl GameDeployments {
         let names: BTreeSet<&str> = pods.iter().filter_map(|pod| pod.node.as_deref()).collect();
         let facts = |name: &str| {
             let key = Key { namespace: String::new(), name: name.to_owned() };
-            // One that is not known is not known to be lost.
-            self.nodes.get(&key).map(|node| node.facts).unwrap_or_default()
+            let known = self.nodes.get(&key).map(|node| node.facts);
+            // One that is not known may be too new.
+            known.unwrap_or_else(|| NodeFacts { gone: self.deleted_nodes.contains(name), ..NodeFacts::default() })
         };
         let all = names.into_iter().map(|name| (name.to_owned(), facts(name)));
-        Nodes(all.filter(|(_, facts)| *facts != NodeFacts::default()).collect())
+        let known: BTreeMap<String, NodeFacts> = all.filter(|(_, facts)| *facts != NodeFacts::default()).collect();
+        let (braked, heard_since) = *self.brake.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Nodes { known, silence: self.silence, braked, heard_since }
     }
 
-    /// A node changed: if it was lost or found, cordoned or opened, look at those who ask their pods before they go.
+    /// Counts silent nodes: after each change of one.
+    fn count_silent(&self) {
+        let silent = self.nodes.count(|node| node.facts.silent.is_some());
+        let is_braked = silent * 100 > self.nodes.len() * MOST_SILENT_PERCENT;
+        let mut brake = self.brake.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (was_braked, heard_since) = *brake;
+        *brake = (is_braked, if is_braked || was_braked { Timestamp::now() } else { heard_since });
+    }
+
+    /// A node changed.
     pub fn node_changed(&self, queue: &Queue, change: &Change<Node>) {
-        let state =
-            |node: &Option<Arc<Node>>| node.as_ref().map(|node| (node.facts.lost.is_some(), node.facts.cordoned)).unwrap_or_default();
-        if state(&change.old) == state(&change.new) {
-            return;
+        self.deleted_nodes.saw(change);
+        let state = |node: &Option<Arc<Node>>| {
+            let facts = node.as_ref().map(|node| node.facts)?;
+            Some((facts.silent.is_some(), facts.gone, facts.cordoned))
+        };
+        if state(&change.old) != state(&change.new) {
+            self.count_silent();
+            self.nodes_changed(queue);
         }
+    }
+
+    /// A node was lost or found, cordoned or opened: reconcile those that ask their pods before they go.
+    pub fn nodes_changed(&self, queue: &Queue) {
         let keys = self.objects.keys();
         let asks = |key: &Key| self.objects.get(key).is_some_and(|entry| pod_hooks(&entry.object).next().is_some());
         keys.into_iter().filter(asks).for_each(|key| queue.add(key));

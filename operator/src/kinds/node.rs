@@ -1,13 +1,17 @@
 //! Nodes: whether they answer, and what it costs to take pods from them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex};
 
-use api::names::NODE_DELETION_COST_ANNOTATION;
+use api::names::{NODE_DELETION_COST_ANNOTATION, OUT_OF_SERVICE_TAINT};
 use jiff::Timestamp;
 use planner::node::NodeFacts;
 use serde::Deserialize;
 
-use crate::store::{Index, Kept, Key};
+use tokio::sync::mpsc;
+
+use crate::client::Server;
+use crate::store::{Change, Index, Kept, Key};
 
 /// A node.
 #[derive(Debug)]
@@ -42,6 +46,12 @@ struct Meta {
 #[serde(default)]
 struct Spec {
     unschedulable: bool,
+    taints: Vec<Taint>,
+}
+
+#[derive(Deserialize)]
+struct Taint {
+    key: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -70,8 +80,9 @@ impl Kept for Node {
         let cost = meta.annotations.get(NODE_DELETION_COST_ANNOTATION).and_then(|cost| cost.parse().ok());
         let silent = status.conditions.iter().find(|condition| is_silent(condition));
         // One that has never answered is as old as time.
-        let lost = silent.map(|condition| condition.last_transition_time.unwrap_or(Timestamp::UNIX_EPOCH));
-        let facts = NodeFacts { lost, cordoned: spec.unschedulable, deletion_cost: cost.unwrap_or_default() };
+        let silent = silent.map(|condition| condition.last_transition_time.unwrap_or(Timestamp::UNIX_EPOCH));
+        let gone = spec.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE_TAINT);
+        let facts = NodeFacts { silent, gone, cordoned: spec.unschedulable, deletion_cost: cost.unwrap_or_default() };
         Ok(Self { facts, name: meta.name, uid: meta.uid, version: meta.resource_version.parse().unwrap_or_default() })
     }
 
@@ -92,6 +103,81 @@ impl Kept for Node {
     }
 }
 
+/// Nodes that were deleted while pods were on them.
+#[derive(Debug)]
+pub struct Deleted {
+    names: Mutex<HashSet<String>>,
+    /// Nodes that pods are on and that were never seen: they may be too new, or deleted long ago.
+    unknown: mpsc::UnboundedSender<String>,
+    asked: Mutex<HashSet<String>>,
+}
+
+impl Deleted {
+    /// Nothing is known to be deleted. The names that come out have to be looked up.
+    #[must_use]
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<String>) {
+        let (unknown, names) = mpsc::unbounded_channel();
+        (Self { names: Mutex::default(), unknown, asked: Mutex::default() }, names)
+    }
+
+    fn names(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+        self.names.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn asked(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+        self.asked.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// A node was seen to appear, change or vanish.
+    pub fn saw(&self, change: &Change<Node>) {
+        match (&change.old, &change.new) {
+            (_, Some(node)) => {
+                self.names().remove(&node.name);
+                self.asked().remove(&node.name);
+            }
+            (Some(node), None) => self.insert(&node.name),
+            (None, None) => {}
+        }
+    }
+
+    /// A node does not exist.
+    pub fn insert(&self, name: &str) {
+        self.names().insert(name.to_owned());
+    }
+
+    /// A node could not be looked up: it is when it is asked for again.
+    pub fn forget(&self, name: &str) {
+        self.asked().remove(name);
+    }
+
+    /// Whether a node that is not in the cache is known to be deleted. If nothing is known of it, it is looked up.
+    #[must_use]
+    pub fn contains(&self, name: &str) -> bool {
+        if self.names().contains(name) {
+            return true;
+        }
+        if self.asked().insert(name.to_owned()) {
+            // The receiver lives as long as the engine.
+            let _ = self.unknown.send(name.to_owned());
+        }
+        false
+    }
+}
+
+/// Looks up nodes that are not in the cache. Calls `deleted` when one does not exist.
+pub async fn look_up(server: Server, known: Arc<Deleted>, mut names: mpsc::UnboundedReceiver<String>, deleted: impl Fn()) {
+    while let Some(name) = names.recv().await {
+        match server.get::<serde::de::IgnoredAny>(&format!("{}/{name}", Node::PATH)).await {
+            Ok(_) => {}
+            Err(error) if error.is_not_found() => {
+                known.insert(&name);
+                deleted();
+            }
+            Err(_) => known.forget(&name),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,7 +193,7 @@ mod tests {
     #[test]
     fn a_node_is_lost_when_it_does_not_answer() {
         for (ready, lost) in [("True", false), ("False", false), ("Unknown", true)] {
-            assert_eq!(node(ready, &serde_json::json!({})).lost.is_some(), lost, "{ready}");
+            assert_eq!(node(ready, &serde_json::json!({})).silent.is_some(), lost, "{ready}");
         }
     }
 

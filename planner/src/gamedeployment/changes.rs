@@ -209,9 +209,7 @@ fn settings(situation: &Situation) -> InPlace {
 /// What has to change for a pod to follow a revision.
 fn difference(situation: &Situation, pod: &PodFacts, revision: &str) -> Difference {
     let Some(template) = situation.template(revision) else { return Difference::default() };
-    // A pod whose change waits does not follow its label yet.
-    let waits = pod.update.as_deref().is_some_and(|update| update.pending.is_some());
-    let base = pod.revision().filter(|_| !waits).and_then(|revision| situation.template(revision)).map(|base| &**base);
+    let base = inplace::followed(pod).and_then(|revision| situation.template(revision)).map(|base| &**base);
     let others = situation.seen.revisions.iter().filter(|other| other.name != revision).map(|other| &*other.template);
     let mut difference = inplace::difference(pod, template, base, others);
     // What was announced is what changes.

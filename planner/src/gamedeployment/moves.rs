@@ -295,6 +295,7 @@ impl<'s, 'a> Remaining<'s, 'a> {
             return;
         }
         let chosen = self.chosen();
+        let any_silent = self.pods.iter().any(|pod| self.is_spared_for_silence(pod));
         let mut pool: Vec<Option<Arc<PodFacts>>> = std::mem::take(&mut self.pods).into_iter().map(Some).collect();
         let mut asks = 0;
         // The order changes only when the floor is reached, and when no pod of the stable revision is left to spare.
@@ -310,8 +311,15 @@ impl<'s, 'a> Remaining<'s, 'a> {
                     break 'order;
                 }
                 let Some(pod) = pool.get_mut(index).and_then(Option::take) else { continue };
-                asks += usize::from(self.leave(pod));
+                // Those on silent nodes may be all that serve besides one that would go below the floor.
+                let waits = self.is_spared_for_silence(&pod) || any_silent && before.0 && self.situation.is_available(&pod);
                 surplus -= 1;
+                if waits {
+                    self.set_aside(pod);
+                    self.asked_to_leave += 1;
+                } else {
+                    asks += usize::from(self.leave(pod));
+                }
             }
             break;
         }
@@ -324,13 +332,19 @@ impl<'s, 'a> Remaining<'s, 'a> {
         let at_floor = self.available.saturating_sub(self.promised) <= self.floor();
         let rank = |(index, pod): (usize, &Option<Arc<PodFacts>>)| {
             let pod = pod.as_deref()?;
-            let is_spared = self.is_held(pod, Wanted::Leave) && !self.situation.is_named_for_deletion(pod);
+            let is_spared =
+                (self.is_held(pod, Wanted::Leave) || self.situation.is_silent(pod)) && !self.situation.is_named_for_deletion(pod);
             let choice = chosen.get(&pod.uid).copied().unwrap_or(2);
             Some((is_spared, at_floor && self.situation.is_available(pod), choice, self.class(pod), index))
         };
         let mut order: Vec<_> = pool.iter().enumerate().filter_map(rank).collect();
         order.sort_unstable();
         order.into_iter().map(|(.., index)| index).collect()
+    }
+
+    /// Whether a scale-in rather waits than takes a pod: nobody can tell whether it serves, and the user did not name it.
+    fn is_spared_for_silence(&self, pod: &PodFacts) -> bool {
+        self.situation.is_silent(pod) && !self.situation.is_named_for_deletion(pod)
     }
 
     /// Deletes a pod that is too many, or sees to it that its hook is asked. Says whether it is asked now.
@@ -447,7 +461,8 @@ impl<'s, 'a> Remaining<'s, 'a> {
         if turn(answer) != whose {
             return false;
         }
-        let is_free = !self.situation.is_available(pod);
+        // One that nobody can tell anything about is not there for free.
+        let is_free = !self.situation.is_available(pod) && !self.situation.is_silent(pod);
         let has_room = is_free || self.available > self.floor();
         let is_spare =
             self.situation.group(pod) != Group::Current || self.current_to_spare > 0 || self.situation.is_named_for_deletion(pod);
@@ -589,6 +604,7 @@ impl<'s, 'a> Remaining<'s, 'a> {
         }
         holds.extend(self.gates.waits());
         holds.extend(situation.guarded());
+        holds.extend(situation.silent());
         match &situation.index {
             Ok(Some(range)) if self.unnumbered > 0 => {
                 let too_few = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or_default() < situation.replicas;

@@ -26,9 +26,6 @@ use crate::revision::{self, RevisionFacts};
 /// A pod that ended sooner after its creation is replaced only then: a pod that cannot live must not be replaced in a hot loop.
 const SHORTEST_LIFE: SignedDuration = SignedDuration::from_secs(10);
 
-/// How long a node may be silent before its protected pods are replaced: as long as Kubernetes leaves pods there by itself.
-const SILENCE: SignedDuration = SignedDuration::from_mins(5);
-
 /// A revision that pods can be made from.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
@@ -104,7 +101,7 @@ impl<'a> Situation<'a> {
             let fills = if pod.has_ended() { replaceable_at(pod) > now } else { true };
             if fills { placed.push(Arc::clone(pod)) } else { ended.push(Arc::clone(pod)) }
         }
-        least_missed_first(&mut placed, &claim.ours, &seen.nodes);
+        least_missed_first(&mut placed, &claim.ours, &seen.nodes, now);
         ended.sort_by(|left, right| left.name.cmp(&right.name));
         let min_ready = min_ready(spec);
         let is_updated = |pod: &&Arc<PodFacts>| pod.revision() == Some(&update.name) && !pod.deleting && pod.is_available(min_ready, now);
@@ -151,7 +148,22 @@ impl<'a> Situation<'a> {
     }
 
     pub(super) fn is_available(&self, pod: &PodFacts) -> bool {
-        !pod.deleting && pod.is_available(self.min_ready(), self.now)
+        let answers = || pod.node.as_deref().is_none_or(|node| self.seen.nodes.answers(node));
+        !pod.deleting && pod.is_available(self.min_ready(), self.now) && answers()
+    }
+
+    /// Whether a pod is on a node that does not answer and does not count as lost: it may serve, and nobody can tell.
+    pub(super) fn is_silent(&self, pod: &PodFacts) -> bool {
+        pod.node.as_deref().is_some_and(|node| self.seen.nodes.silent_since(node, self.now).is_some())
+    }
+
+    /// Pods that are spared because nobody can tell whether they serve.
+    pub(super) fn silent(&self) -> Option<Hold> {
+        let nodes = &self.seen.nodes;
+        let silent: Vec<&str> =
+            self.placed.iter().filter_map(|pod| pod.node.as_deref()).filter(|node| nodes.silent_since(node, self.now).is_some()).collect();
+        let node = silent.iter().min()?;
+        Some(Hold::NodesSilent { pods: silent.len(), node: (*node).to_owned(), until: nodes.lost_at(node), braked: nodes.braked })
     }
 
     /// Whether the operator itself moves pods to the update revision now.
@@ -225,8 +237,7 @@ impl<'a> Situation<'a> {
 
     /// When a protected pod on a node that does not answer is given up: nobody else may delete it.
     fn abandoned_at(&self, pod: &PodFacts) -> Option<Timestamp> {
-        let lost = self.seen.nodes.lost_since(pod.node.as_deref()?).filter(|_| self.protects())?;
-        lost.checked_add(SILENCE).ok()
+        self.seen.nodes.lost_at(pod.node.as_deref()?).filter(|_| self.protects())
     }
 
     fn is_on_cordoned_node(&self, pod: &PodFacts) -> bool {
@@ -280,8 +291,8 @@ impl<'a> Situation<'a> {
             Progress::Draining(until) => Some(until).filter(|until| *until > self.now),
             Progress::Resting | Progress::Exposed | Progress::Restarting | Progress::Done => None,
         });
-        let abandoned = self.placed.iter().filter_map(|pod| self.abandoned_at(pod)).filter(|at| *at > self.now);
-        ripe.chain(replaceable).chain(drained).chain(abandoned).chain(self.standing.wake).min()
+        let lost = self.placed.iter().filter_map(|pod| self.seen.nodes.lost_at(pod.node.as_deref()?)).filter(|at| *at > self.now);
+        ripe.chain(replaceable).chain(drained).chain(lost).chain(self.standing.wake).min()
     }
 }
 

@@ -222,6 +222,7 @@ fn standstill(hold: &Hold) -> Option<&'static str> {
         | Hold::HookRunning { .. }
         | Hold::WaitingForHook { .. }
         | Hold::Cordoned { .. }
+        | Hold::NodesSilent { .. }
         | Hold::OtherBudget { .. }
         | Hold::NoIndex { too_few: false, .. }
         | Hold::Step { .. }
@@ -279,6 +280,7 @@ fn degraded(holds: &[Hold]) -> Verdict {
         | Hold::HookRunning { .. }
         | Hold::WaitingForHook { .. }
         | Hold::Cordoned { .. }
+        | Hold::NodesSilent { .. }
         | Hold::OtherBudget { .. }
         | Hold::NoIndex { too_few: false, .. }
         | Hold::Step { .. }

@@ -129,7 +129,10 @@ pub fn difference<'t>(
         let name = wanted.get("name").and_then(Value::as_str).unwrap_or_default();
         let Some(container) = pod.containers.iter().find(|container| container.name == name) else { continue };
         let before = base.and_then(|base| container_of(base, name));
-        let is_new = |image: &&str| before.and_then(|before| before.get("image")).is_none_or(|before| before != *image);
+        let asked = pod.update.as_deref().and_then(|update| update.state.as_ref()?.asked_images.get(name));
+        let is_new = |image: &&str| {
+            before.and_then(|before| before.get("image")).is_none_or(|before| before != *image) && asked.is_none_or(|asked| asked != *image)
+        };
         if let Some(image) = wanted.get("image").and_then(Value::as_str).filter(|image| *image != container.image).filter(is_new) {
             difference.images.push((name.to_owned(), image.to_owned()));
         }
@@ -289,8 +292,12 @@ mod tests {
         assert_eq!(seen.images, [("game".to_owned(), "game:2".to_owned())]);
         assert!(seen.resources.is_empty(), "{:?}", seen.resources);
         assert_eq!(difference(&pod, &of("game:1", "3"), Some(&old), std::iter::empty()).resources.len(), 1);
-        // Of a pod on its way only its own spec tells.
+        // Of a pod on its way only its own spec tells, and what was asked for.
         assert_eq!(difference(&pod, &new, None, std::iter::empty()).images.len(), 2);
+        let asked = r#"{"revision":"game-2","askedImages":{"game":"game:2"}}"#;
+        pod.update = crate::inplace::Update::read(Some(asked), None);
+        let seen = difference(&pod, &new, None, std::iter::empty());
+        assert_eq!(seen.images, [("side".to_owned(), "side:1".to_owned())]);
     }
 
     #[test]

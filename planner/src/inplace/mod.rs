@@ -36,6 +36,9 @@ pub struct State {
     /// The revision that it had before.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub last_revision: String,
+    /// Images that were asked for, by container, as long as others wait: an admission webhook may make others of them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub asked_images: BTreeMap<String, String>,
     /// When the change was made, or announced.
     pub update_timestamp: Option<Timestamp>,
     /// Containers that are changed, by name.
@@ -125,7 +128,9 @@ impl Update {
     #[must_use]
     pub fn is_only_announced(&self, pod: &PodFacts) -> bool {
         let image = |name: &str| pod.containers.iter().find(|container| container.name == name).map(|container| &container.image);
-        self.pending.as_ref().is_some_and(|pending| pending.container_images.iter().all(|(name, wanted)| image(name) != Some(wanted)))
+        let is_asked = |name: &str| self.state.as_ref().is_some_and(|state| state.asked_images.contains_key(name));
+        let waits = |(name, wanted): (&String, &String)| image(name) != Some(wanted) && !is_asked(name);
+        self.pending.as_ref().is_some_and(|pending| pending.container_images.iter().all(waits))
     }
 
     /// The revision about which a hook is asked when the pod serves again.
@@ -143,6 +148,14 @@ impl Update {
             Progress::Exposed | Progress::Draining(_) | Progress::Restarting => true,
         }
     }
+}
+
+/// The revision whose template a pod follows; none if a part of a change is made.
+#[must_use]
+pub fn followed(pod: &PodFacts) -> Option<&str> {
+    let Some(update) = pod.update.as_deref().filter(|update| update.pending.is_some()) else { return pod.revision() };
+    let state = update.state.as_ref().filter(|state| !state.last_revision.is_empty())?;
+    update.is_only_announced(pod).then_some(&*state.last_revision)
 }
 
 impl State {
@@ -381,6 +394,24 @@ mod tests {
             let images = announce(&mut pod, "game-3", &[("second", "side:3")]);
             assert_eq!(next_containers(&pod, order, &images), images);
         }
+    }
+
+    #[test]
+    fn a_change_that_is_only_announced_leaves_the_pod_what_it_was() {
+        let state = r#"{"revision":"game-2","lastRevision":"game-1","lastContainerStatuses":{"game":{"imageID":"a","restartCount":0}}}"#;
+        let grace = r#"{"revision":"game-2","containerImages":{"game":"game:2"},"graceSeconds":0}"#;
+        // A webhook has put the mirror's name before the image.
+        let mut pod = pod(runs("mirror/game:1", "mirror/game:1", "a", 0), Gate::Down("2026-11-15T10:00:00Z".parse().unwrap()));
+        pod.update = Update::read(Some(state), Some(grace));
+        assert_eq!(followed(&pod), Some("game-1"));
+        let back = take_back(&pod, "2026-11-15T10:01:00Z".parse().unwrap()).unwrap().body;
+        assert_eq!(back.pointer("/metadata/labels/controller-revision-hash"), Some(&serde_json::json!("game-1")));
+        assert_eq!(back.pointer("/status/conditions/0/status"), Some(&serde_json::json!("True")));
+        assert_eq!(back.pointer("/metadata/annotations/inplace-update-state"), Some(&serde_json::Value::Null));
+        // A part of it was asked for: nothing can be taken back with one write.
+        pod.update =
+            Update::read(Some(&state.replace("\"lastRevision\"", "\"askedImages\":{\"game\":\"game:2\"},\"lastRevision\"")), Some(grace));
+        assert_eq!((followed(&pod), take_back(&pod, Timestamp::UNIX_EPOCH)), (None, None));
     }
 
     #[test]

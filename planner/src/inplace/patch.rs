@@ -82,6 +82,7 @@ fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp
     State {
         revision: revision.to_owned(),
         last_revision: left(pod),
+        asked_images: BTreeMap::new(),
         update_timestamp: Some(written(now)),
         last_container_statuses: last,
         resized,
@@ -178,6 +179,10 @@ pub fn restart(pod: &PodFacts, difference: &Difference, now_due: &[(String, Stri
             // A container may have restarted by itself in the grace: what counts is what comes now.
             let last = LastStatus { image_id: container.image_id.clone(), restart_count: Some(container.restarts) };
             state.last_container_statuses.insert(container.name.clone(), last);
+        }
+        state.asked_images.extend(now_due.iter().cloned());
+        if is_last {
+            state.asked_images.clear();
         }
         annotations.insert(INPLACE_STATE_ANNOTATION.to_owned(), text(&state));
     }

@@ -57,6 +57,10 @@ pub(crate) struct World {
     pub(crate) pod_hook: Option<HookTemplate>,
     /// Nodes that do not answer: their pods stay as they are.
     pub(crate) lost: BTreeMap<String, Timestamp>,
+    /// Nodes that were deleted, or are out of service.
+    pub(crate) gone: BTreeSet<String>,
+    /// How many nodes there are.
+    pub(crate) nodes: usize,
     /// Nodes that somebody wants to empty.
     pub(crate) cordoned: BTreeSet<String>,
     pub(crate) budgets: BTreeMap<String, BudgetFacts>,
@@ -123,6 +127,8 @@ impl World {
             hook_templates,
             pod_hook,
             lost,
+            gone: BTreeSet::new(),
+            nodes: 3,
             cordoned,
             budgets,
             now,
@@ -142,7 +148,7 @@ impl World {
             revisions: self.revisions.values().cloned().map(Arc::new).collect(),
             hook_runs: self.hook_runs.values().cloned().map(Arc::new).collect(),
             hook_templates: self.hook_templates.iter().chain(&self.pod_hook).cloned().map(Arc::new).collect(),
-            nodes: Nodes(self.lost.keys().chain(&self.cordoned).map(|name| (name.clone(), self.node(name))).collect()),
+            nodes: self.observed_nodes(),
             budgets: self.budgets.values().cloned().map(Arc::new).collect(),
             taken_revision_names: Vec::new(),
             taken_pod_names: Vec::new(),
@@ -151,7 +157,25 @@ impl World {
     }
 
     fn node(&self, name: &str) -> NodeFacts {
-        NodeFacts { lost: self.lost.get(name).copied(), cordoned: self.cordoned.contains(name), deletion_cost: 0 }
+        let gone = self.gone.contains(name);
+        NodeFacts { silent: self.lost.get(name).copied(), gone, cordoned: self.cordoned.contains(name), deletion_cost: 0 }
+    }
+
+    fn observed_nodes(&self) -> Nodes {
+        let known = self.lost.keys().chain(&self.cordoned).chain(&self.gone).map(|name| (name.clone(), self.node(name))).collect();
+        Nodes { known, braked: self.is_braked(), ..Nodes::default() }
+    }
+
+    /// Whether so many nodes are silent that none counts as lost.
+    fn is_braked(&self) -> bool {
+        self.lost.len() * 100 > self.nodes * 55
+    }
+
+    /// Whether the node of a pod counts as lost.
+    pub(crate) fn is_lost(&self, pod: &PodFacts) -> bool {
+        let Some(node) = &pod.node else { return false };
+        let is_over = |since: &Timestamp| self.now.duration_since(*since).as_secs() >= 300 && !self.is_braked();
+        self.gone.contains(node) || self.lost.get(node).is_some_and(is_over)
     }
 
     /// Whether nobody may delete pods before their hook agrees.
@@ -231,7 +255,7 @@ impl World {
             let wanted = self.revisions.get(target).and_then(|revision| revision.template["spec"]["containers"].as_array());
             wanted.is_some_and(|wanted| wanted.iter().zip(&pod.containers).all(|(one, other)| one["image"] == other.image.as_str()))
         };
-        if pod.phase != Phase::Running || pod.is_crash_looping() || !self.answers(pod) || announced && target.is_some_and(runs_target) {
+        if pod.phase != Phase::Running || pod.is_crash_looping() || self.is_lost(pod) || announced && target.is_some_and(runs_target) {
             return true;
         }
         self.hook_runs.values().any(|run| {
@@ -243,7 +267,7 @@ impl World {
     }
 
     pub(crate) fn is_available(&self, pod: &PodFacts) -> bool {
-        !pod.deleting && pod.is_available(SignedDuration::from_secs(self.game.spec.min_ready_seconds.into()), self.now)
+        !pod.deleting && self.answers(pod) && pod.is_available(SignedDuration::from_secs(self.game.spec.min_ready_seconds.into()), self.now)
     }
 
     pub(crate) fn available(&self) -> usize {
@@ -286,11 +310,7 @@ impl World {
         let listed =
             |pod: &PodFacts| self.game.spec.scale_strategy.as_ref().is_some_and(|strategy| strategy.pods_to_delete.contains(&pod.name));
         let is_cordoned = |pod: &PodFacts| pod.node.as_ref().is_some_and(|node| self.cordoned.contains(node));
-        let is_abandoned = |pod: &PodFacts| {
-            let lost = pod.node.as_ref().and_then(|node| self.lost.get(node));
-            lost.is_some_and(|since| self.now.duration_since(*since).as_secs() >= 300)
-        };
-        let named = |pod: &PodFacts| listed(pod) || self.protects() && (is_cordoned(pod) || is_abandoned(pod));
+        let named = |pod: &PodFacts| listed(pod) || self.protects() && (is_cordoned(pod) || self.is_lost(pod));
         self.ours().filter(|pod| self.fills(pod) && !named(pod) && !leaving.contains(&pod.uid) && pod.revision() == Some(revision)).count()
     }
 
@@ -509,11 +529,18 @@ impl World {
         let now = self.now;
         self.answer(api::tkex::Phase::Successful);
         self.lost.clear();
+        self.gone.clear();
         self.cordoned.clear();
         self.pods.retain(|_, pod| !pod.deleting);
         for pod in self.pods.values_mut().filter(|pod| pod.is_active()) {
             make_ready(pod, now);
         }
+    }
+
+    /// A node is deleted, or somebody says that it is out of service.
+    pub(crate) fn take_out(&mut self, node: &str) {
+        self.lose(node);
+        self.gone.insert(node.to_owned());
     }
 
     /// A node does not answer any more: its pods are not ready, and stay as they are until it is back.
@@ -526,7 +553,7 @@ impl World {
 
     /// Whether the node of a pod answers.
     pub(crate) fn answers(&self, pod: &PodFacts) -> bool {
-        !pod.node.as_ref().is_some_and(|node| self.lost.contains_key(node))
+        !pod.node.as_ref().is_some_and(|node| self.lost.contains_key(node) || self.gone.contains(node))
     }
 
     /// Lets the operator work on a calm cluster until nothing is left to do; how many rounds that took.
