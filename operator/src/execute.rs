@@ -295,10 +295,10 @@ impl Run<'_> {
     }
 
     async fn write(&self, action: &Action) -> Result<Effect, CallError> {
-        match action {
-            Action::Probe(inner) => self.write_to(&self.executor.server.dry(), inner).await.map(|_| Effect::Begun),
-            action => self.write_to(&self.executor.server, action).await,
+        if let Action::Probe(inner) = action {
+            return self.write_to(&self.executor.server.dry(), inner).await.map(|_| Effect::Begun);
         }
+        self.write_to(&self.executor.server, action).await
     }
 
     async fn write_to(&self, server: &Server, action: &Action) -> Result<Effect, CallError> {

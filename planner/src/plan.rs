@@ -380,6 +380,20 @@ pub enum Hold {
 /// How refused writes are retried.
 const TRIED_AGAIN: &str = "it is tried again every few seconds, and everything else goes on";
 
+fn silent_text(pods: usize, node: &str, until: Option<Timestamp>, braked: bool) -> String {
+    let until = until.map(|until| format!(" until {until}")).unwrap_or_default();
+    let most = "more than 55 % of all nodes do not, so that none of them counts as lost";
+    let why = if braked { most } else { "they may serve, and nobody can tell" };
+    format!("{pods} pods are spared{until}, because their nodes do not answer ({node}): {why}")
+}
+
+fn number_text(missing: usize, range: std::ops::Range<i32>, too_few: bool) -> String {
+    let (start, last) = (range.start, range.end.saturating_sub(1));
+    let widen = "these are fewer than spec.replicas: widen spec.podIndex";
+    let then = if too_few { widen } else { "they are made when others are gone" };
+    format!("{missing} pods wait for a number: pods that are there, or not yet gone, have all of {start} to {last}; {then}")
+}
+
 /// What this version cannot do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
@@ -410,12 +424,9 @@ impl std::fmt::Display for Hold {
         match self {
             Self::PausedByUser => write!(out, "the rollout is paused: set spec.updateStrategy.paused to false to go on"),
             Self::Partition { kept } => write!(out, "{kept} pods stay on the current revision (the partition)"),
-            Self::Budget { waiting, unavailable, allowed, surge: 0 } => {
-                write!(out, "{waiting} pods wait for their turn: {unavailable} of at most {allowed} are unavailable")
-            }
             Self::Budget { waiting, unavailable, allowed, surge } => {
-                let then = format!("up to {surge} surge pods have to be available first");
-                write!(out, "{waiting} pods wait for their turn: {unavailable} of at most {allowed} are unavailable, and {then}")
+                let first = if *surge > 0 { format!(", and up to {surge} surge pods have to be available first") } else { String::new() };
+                write!(out, "{waiting} pods wait for their turn: {unavailable} of at most {allowed} are unavailable{first}")
             }
             Self::OnDelete { waiting } => write!(out, "{waiting} pods are updated when somebody deletes them"),
             Self::EndedTooSoon { pods, until } => write!(out, "{pods} pods ended right after their start; they are replaced at {until}"),
@@ -444,26 +455,11 @@ impl std::fmt::Display for Hold {
                 let then = "they are replaced as their hook agrees; kubectl uncordon keeps them";
                 write!(out, "{pods} protected pods are on cordoned nodes ({node}): {then}")
             }
-            Self::NodesSilent { pods, node, braked: true, .. } => {
-                let why = "more than 55 % of all nodes do not, so that none of them counts as lost";
-                write!(out, "{pods} pods are spared, because their nodes do not answer ({node}): {why}")
-            }
-            Self::NodesSilent { pods, node, until, braked: false } => {
-                let until = until.map(|until| format!(" until {until}")).unwrap_or_default();
-                write!(
-                    out,
-                    "{pods} pods are spared{until}, because their nodes do not answer ({node}): they may serve, and nobody can tell"
-                )
-            }
+            Self::NodesSilent { pods, node, until, braked } => write!(out, "{}", silent_text(*pods, node, *until, *braked)),
             Self::OtherBudget { name } => {
                 write!(out, "PodDisruptionBudget {name} means protected pods too: kubectl drain fails instead of waiting for them")
             }
-            Self::NoIndex { missing, start, end, too_few } => {
-                let last = end.saturating_sub(1);
-                let widen = "these are fewer than spec.replicas: widen spec.podIndex";
-                let then = if *too_few { widen } else { "they are made when others are gone" };
-                write!(out, "{missing} pods wait for a number: pods that are there, or not yet gone, have all of {start} to {last}; {then}")
-            }
+            Self::NoIndex { missing, start, end, too_few } => write!(out, "{}", number_text(*missing, *start..*end, *too_few)),
             Self::Step { step, of, wanted } => {
                 write!(out, "canary step {step} of {of} waits until {wanted} pods are updated and available")
             }
@@ -474,10 +470,7 @@ impl std::fmt::Display for Hold {
                     "{pods} pods cannot be updated in place, because more than images, labels and annotations changed ({paths}): they keep their revision; set spec.updateStrategy.inPlaceUpdateStrategy.whenNotPossible to Recreate to replace them"
                 )
             }
-            Self::Refused { writes: 1, message, .. } => write!(out, "the API server refuses a write: {message}; {TRIED_AGAIN}"),
-            Self::Refused { writes, message, .. } => {
-                write!(out, "the API server refuses {writes} writes, one of them: {message}; {TRIED_AGAIN}")
-            }
+            Self::Refused { writes, message, .. } => write!(out, "the API server refuses writes ({writes}): {message}; {TRIED_AGAIN}"),
             Self::Ignored { field, why } => write!(out, "{field} has no effect: {why}"),
             Self::NotInThisVersion(feature) => write!(out, "{feature}"),
             Self::Invalid { field, problem } => write!(out, "{field}: {problem}"),

@@ -84,18 +84,10 @@ fn about(action: &Action) -> Option<Subject<'_>> {
 
 /// What must not have been refused for an action to make sense.
 fn needs(action: &Action) -> Vec<Subject<'_>> {
-    match action {
-        Action::CreatePod(new) => {
-            let finalizers = new.protected.then_some(Subject::Finalizers);
-            [Subject::Revision(&new.revision)].into_iter().chain(finalizers).collect()
-        }
-        Action::PatchPod(change) => {
-            let revision = change.revision.as_deref().map(Subject::Revision);
-            about(action).into_iter().chain(revision).collect()
-        }
-        Action::SkipHook { uid, .. } => vec![Subject::Pod(uid)],
-        _ => about(action).into_iter().collect(),
-    }
+    let pod = if let Action::SkipHook { uid, .. } = action { Some(Subject::Pod(uid)) } else { about(action) };
+    let revision = target(action).filter(|_| !matches!(action, Action::Probe(_))).map(Subject::Revision);
+    let finalizers = matches!(action, Action::CreatePod(new) if new.protected).then_some(Subject::Finalizers);
+    pod.into_iter().chain(revision).chain(finalizers).collect()
 }
 
 /// Which writes of a plan make no sense any more because others were refused.
@@ -154,12 +146,16 @@ impl Fallout {
 
 /// The revision that an action brings a pod to.
 fn target(action: &Action) -> Option<&str> {
-    match action {
-        Action::CreatePod(new) => Some(&new.revision),
-        Action::PatchPod(change) => change.revision.as_deref(),
-        Action::Probe(inner) => target(inner),
-        _ => None,
+    let inner = tried(action);
+    if let Action::CreatePod(new) = inner {
+        return Some(&new.revision);
     }
+    if let Action::PatchPod(change) = inner { change.revision.as_deref() } else { None }
+}
+
+/// The write itself, or the one that a dry run is of.
+fn tried(action: &Action) -> &Action {
+    if let Action::Probe(inner) = action { inner } else { action }
 }
 
 /// What a refused write is told from others of its kind by: the uid of the pod, or a name.
@@ -225,18 +221,16 @@ impl<'a> Held<'a> {
     /// The same write for this pod.
     fn instead(&self, action: &Action) -> Option<Action> {
         let mut action = action.clone();
-        match &mut action {
-            Action::DeletePod { name, uid, version, .. } => {
-                name.clone_from(&self.name);
-                uid.clone_from(&self.uid);
-                *version = None;
-            }
-            Action::PatchPod(change) => {
-                change.name.clone_from(&self.name);
-                change.uid.clone_from(&self.uid);
-                *change.body.pointer_mut("/metadata/uid")? = Value::String(self.uid.clone());
-            }
-            _ => return None,
+        if let Action::DeletePod { name, uid, version, .. } = &mut action {
+            name.clone_from(&self.name);
+            uid.clone_from(&self.uid);
+            *version = None;
+        } else if let Action::PatchPod(change) = &mut action {
+            change.name.clone_from(&self.name);
+            change.uid.clone_from(&self.uid);
+            *change.body.pointer_mut("/metadata/uid")? = Value::String(self.uid.clone());
+        } else {
+            return None;
         }
         Some(action)
     }
@@ -275,24 +269,22 @@ struct Member {
 impl Member {
     /// The uid of the pod that it is about.
     fn pod(&self) -> Option<&str> {
-        match self.action.as_ref()? {
-            Action::PatchPod(change) => Some(&change.uid),
-            action => match about(action)? {
-                Subject::Pod(uid) => Some(uid),
-                Subject::Finalizers | Subject::Revision(_) => None,
-            },
+        let action = self.action.as_ref()?;
+        if let Action::PatchPod(change) = action {
+            return Some(&change.uid);
         }
+        if let Subject::Pod(uid) = about(action)? { Some(uid) } else { None }
     }
 
     /// Whether what it is about is gone, or is not what it was.
     fn is_over(&mut self, pods: &BTreeMap<&str, &PodFacts>, runs: &[Arc<HookRun>]) -> bool {
-        let is_done = match &self.action {
-            // A write may have been done although it was answered with an error.
-            Some(Action::DeleteHookRun { uid, .. }) => !runs.iter().any(|run| run.metadata.uid.as_ref() == Some(uid)),
-            Some(Action::PatchPod(PodPatch { why: PatchReason::Unmark, uid, .. })) => {
-                pods.get(uid.as_str()).is_some_and(|pod| !pod.annotations.contains_key(DELETING_ANNOTATION))
-            }
-            _ => false,
+        // A write may have been done although it was answered with an error.
+        let is_done = if let Some(Action::DeleteHookRun { uid, .. }) = &self.action {
+            !runs.iter().any(|run| run.metadata.uid.as_ref() == Some(uid))
+        } else if let Some(Action::PatchPod(PodPatch { why: PatchReason::Unmark, uid, .. })) = &self.action {
+            pods.get(uid.as_str()).is_some_and(|pod| !pod.annotations.contains_key(DELETING_ANNOTATION))
+        } else {
+            false
         };
         let is_of_pod = matches!(
             &self.action,
@@ -326,7 +318,7 @@ struct Group {
 
 impl Group {
     fn is_of(&self, action: &Action) -> bool {
-        let inner = if let Action::Probe(inner) = action { inner } else { action };
+        let inner = tried(action);
         self.write == inner.word() && self.target.as_deref() == target(inner)
     }
 
@@ -532,7 +524,7 @@ impl Refusals {
             return false;
         }
         let known = self.groups.len();
-        let (inner, is_probe) = if let Action::Probe(inner) = action { (&**inner, true) } else { (action, false) };
+        let (inner, is_probe) = (tried(action), matches!(action, Action::Probe(_)));
         let identity = identity(inner);
         match outcome {
             Outcome::Refused { reason, message } => self.refuse(inner, reason, message, now),

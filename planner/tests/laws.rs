@@ -199,11 +199,7 @@ fn happen(world: &mut World, event: &Event) {
         Event::Partition(value) => world.edit(|spec| spec.update_strategy.partition = value.clone()),
         Event::MaxUnavailable(value) => world.edit(|spec| spec.update_strategy.max_unavailable = value.clone()),
         Event::MaxSurge(value) => world.edit(|spec| spec.update_strategy.max_surge = value.clone()),
-        Event::Pause(paused) => {
-            // What the operator has paused is not a person's.
-            world.paused_by_person = *paused && (world.paused_by_person || !world.game.spec.update_strategy.paused);
-            world.edit(|spec| spec.update_strategy.paused = *paused);
-        }
+        Event::Pause(paused) => pause(world, *paused),
         Event::Ungated(yes) => world.edit(|spec| spec.disable_readiness_gate = Some(*yes)),
         Event::HookTemplate(exists) => world.hook_templates = if *exists { vec![hook_template("test")] } else { Vec::new() },
         Event::Answer(phase) => world.answer(*phase),
@@ -239,10 +235,7 @@ fn happen(world: &mut World, event: &Event) {
         Event::Work(cut) => work(world, *cut),
         Event::Refuse(word, index, how, left) => {
             let pod = index.and_then(|index| chosen(world, index));
-            // Without a pod nothing about pods could be done.
-            if word.is_some() || pod.is_some() {
-                world.rules.push(Rule { word: *word, pod, how: *how, left: *left });
-            }
+            refuse(world, Rule { word: *word, pod, how: *how, left: *left });
         }
         Event::Allow => world.rules.clear(),
         Event::Lose(_)
@@ -256,6 +249,19 @@ fn happen(world: &mut World, event: &Event) {
             guard(world, event);
         }
         _ => edit_strategy(world, event),
+    }
+}
+
+/// A person pauses or resumes. What the operator has paused is not a person's.
+fn pause(world: &mut World, paused: bool) {
+    world.paused_by_person = paused && (world.paused_by_person || !world.game.spec.update_strategy.paused);
+    world.edit(|spec| spec.update_strategy.paused = paused);
+}
+
+/// The API server refuses something. If it refused everything nothing could be said about the rest.
+fn refuse(world: &mut World, rule: Rule) {
+    if rule.word.is_some() || rule.pod.is_some() {
+        world.rules.push(rule);
     }
 }
 

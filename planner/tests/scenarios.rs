@@ -124,14 +124,7 @@ fn build(scenario: &Scenario) -> World {
         world.hook_templates.push(crate::laws::hook_template("test"));
     }
     for (end, phase) in &scenario.runs {
-        let step = end.split('-').next().unwrap();
-        let labels = json!({ "workload-revision": "game-updated", "hookrun-type": "canary-step", "canary-step-index": step });
-        let name = format!("game-updated-{end}");
-        let run = json!({
-            "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": name, "uid": name, "labels": labels },
-            "spec": { "metrics": crate::laws::hook_template("test").spec.metrics }, "status": { "phase": phase },
-        });
-        world.hook_runs.insert(name, serde_json::from_value(run).unwrap());
+        run_of_step(&mut world, end, phase);
     }
     world.pass(3600);
     for line in &scenario.pods {
@@ -148,20 +141,22 @@ fn build(scenario: &Scenario) -> World {
         ask(&mut world, question, answer);
     }
     if let Some(step) = scenario.paused_for {
-        // What a pause of its own is marked with is told by the operator itself.
-        let mut resumed = world.clone();
-        resumed.game.spec.update_strategy.paused = false;
-        resumed.game.status.as_mut().unwrap().current_step_index = i32::try_from(step).ok();
-        let mark = resumed.decide().actions().find_map(|action| match action {
-            Action::Pause { mark, .. } => mark.clone(),
-            _ => None,
-        });
-        world.game.metadata.annotations.get_or_insert_default().insert("gameplane.dev/paused-for".to_owned(), mark.unwrap());
+        pause_for(&mut world, step);
     }
     for line in &scenario.refused {
         refuse(&mut world, line);
     }
     world
+}
+
+/// The operator has paused the rollout for a step. It tells itself what it marks such a pause with.
+fn pause_for(world: &mut World, step: usize) {
+    let mut resumed = world.clone();
+    resumed.game.spec.update_strategy.paused = false;
+    resumed.game.status.as_mut().unwrap().current_step_index = i32::try_from(step).ok();
+    let plan = resumed.decide();
+    let marks = plan.actions().find_map(|action| if let Action::Pause { mark, .. } = action { mark.clone() } else { None });
+    world.game.metadata.annotations.get_or_insert_default().insert("gameplane.dev/paused-for".to_owned(), marks.unwrap());
 }
 
 /// The API server has refused a write.
@@ -201,6 +196,18 @@ fn refuse(world: &mut World, line: &str) {
     };
     let refused = Outcome::Refused { reason: "Forbidden".to_owned(), message: "so it is".to_owned() };
     world.refusals.note(&action, &refused, world.now - SignedDuration::from_secs(ago));
+}
+
+/// Puts a HookRun of a canary step there.
+fn run_of_step(world: &mut World, end: &str, phase: &str) {
+    let step = end.split('-').next().unwrap();
+    let labels = json!({ "workload-revision": "game-updated", "hookrun-type": "canary-step", "canary-step-index": step });
+    let name = format!("game-updated-{end}");
+    let run = json!({
+        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": name, "uid": name, "labels": labels },
+        "spec": { "metrics": crate::laws::hook_template("test").spec.metrics }, "status": { "phase": phase },
+    });
+    world.hook_runs.insert(name, serde_json::from_value(run).unwrap());
 }
 
 /// Puts what protects pods there, or deletes the object.
