@@ -73,6 +73,7 @@ pub fn decide(seen: &Observed, now: Now) -> Plan<GameDeploymentStatus> {
     moves.holds.extend(refused);
     let status = status::status(seen, &situation, &moves);
     let mut steps = situation.refusals.admit(steps, now);
+    write_workload_once(&mut steps);
     steps.push(forgotten(seen, &situation, &status));
     steps.push(situation.refusals.probes(&moves.held, now));
     steps.retain(|step| !step.is_empty());
@@ -107,15 +108,18 @@ fn steps(situation: &Situation, moves: &mut Moves) -> Vec<Vec<Action>> {
     steps.extend([gates.marks, gates.questions, gates.resets]);
     // What only tidies up comes last.
     steps.extend([ended, canary.leftovers.clone()]);
-    // Each write of the workload names the version that was seen: one is made now, the others on what it brings.
+    steps
+}
+
+/// Each write of the workload names the version that was seen: the first is made now, the others on what it brings.
+fn write_workload_once(steps: &mut [Vec<Action>]) {
     let mut is_written = false;
-    for step in &mut steps {
+    for step in steps {
         step.retain(|action| {
             let is_of_workload = matches!(action, Action::SetFinalizers { .. } | Action::Pause { .. } | Action::ResetRetry { .. });
             !(is_of_workload && std::mem::replace(&mut is_written, true))
         });
     }
-    steps
 }
 
 /// Revisions that nothing needs any more.
