@@ -181,7 +181,7 @@ impl<W: Workload> Controller<W> {
             Some(patience) => Ok(Recorded::Later(Instant::now() + patience)),
             None => self.recorder.record(key, &pass.path, &pass.version, &before, &after).await,
         };
-        let mut failed = trouble || unsure || failure.is_some() && !W::HEEDS_REFUSALS;
+        let mut failed = trouble || unsure || !W::HEEDS_REFUSALS && !refusals.is_empty();
         match recorded {
             Ok(Recorded::Same) => {}
             Ok(Recorded::Written(version)) => {

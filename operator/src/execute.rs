@@ -265,7 +265,7 @@ impl Run<'_> {
         let is_probe = matches!(action, Action::Probe(_));
         let outcome = if is_probe && error.is_no_dry_run() {
             Outcome::Unknown
-        } else if is_probe && (error.is_not_found() || error.is_other_uid()) {
+        } else if is_probe && (error.is_not_found() && !is_not_served(error) || error.is_other_uid()) {
             Outcome::Gone
         } else {
             Outcome::Refused { reason: error.kind(), message: error.message.clone() }
@@ -378,7 +378,7 @@ impl Run<'_> {
         };
         match server.patch(&format!("{pods}/{}{part}", change.name), Patch::Strategic, &change.body).await {
             // The pod is there, but nobody serves this part of it.
-            Err(error) if error.is_not_found() && error.message.contains("could not find the requested resource") => Err(error),
+            Err(error) if is_not_served(&error) => Err(error),
             written => changed(written),
         }
     }
@@ -402,6 +402,11 @@ impl Run<'_> {
             Err(error) => Err(error),
         }
     }
+}
+
+/// The object is there, but nobody serves the part of it that was asked for.
+fn is_not_served(error: &CallError) -> bool {
+    error.is_not_found() && error.message.contains("could not find the requested resource")
 }
 
 fn gone(result: Result<Written, CallError>) -> Result<Effect, CallError> {

@@ -276,8 +276,14 @@ impl Member {
         if let Subject::Pod(uid) = about(action)? { Some(uid) } else { None }
     }
 
-    /// Whether what it is about is gone, or is not what it was.
-    fn is_over(&mut self, pods: &BTreeMap<&str, &PodFacts>, runs: &[Arc<HookRun>]) -> bool {
+    /// Whether somebody has changed the pod since it was refused: it may get another answer.
+    fn has_changed(&mut self, pods: &BTreeMap<&str, &PodFacts>) -> bool {
+        let Some(now) = self.pod().and_then(|uid| pods.get(uid)).map(|pod| foreign_metadata(pod)) else { return false };
+        self.seen.replace(now.clone()).is_some_and(|before| before != now)
+    }
+
+    /// Whether what it is about is gone or done.
+    fn is_over(&self, pods: &BTreeMap<&str, &PodFacts>, runs: &[Arc<HookRun>]) -> bool {
         // A write may have been done although it was answered with an error.
         let is_done = if let Some(Action::DeleteHookRun { uid, .. }) = &self.action {
             !runs.iter().any(|run| run.metadata.uid.as_ref() == Some(uid))
@@ -290,11 +296,7 @@ impl Member {
             &self.action,
             Some(Action::DeletePod { .. } | Action::AdoptPod { .. } | Action::ReleasePod { .. } | Action::PatchPod(_))
         );
-        match self.pod().and_then(|uid| pods.get(uid)) {
-            _ if is_done => true,
-            Some(pod) => *self.seen.get_or_insert_with(|| foreign_metadata(pod)) != foreign_metadata(pod),
-            None => is_of_pod,
-        }
+        is_done || is_of_pod && self.pod().is_some_and(|uid| !pods.contains_key(uid))
     }
 }
 
@@ -377,14 +379,20 @@ impl Refusals {
         }
         let pods: BTreeMap<&str, &PodFacts> = pods.iter().map(|pod| (pod.uid.as_str(), &**pod)).collect();
         for group in &mut all.groups {
-            group.members.retain_mut(|member| !member.is_over(&pods, runs));
+            group.members.retain(|member| !member.is_over(&pods, runs));
+            for member in &mut group.members {
+                if member.has_changed(&pods) {
+                    (group.next, member.not_before, member.at) = (now, None, Timestamp::MIN);
+                }
+            }
             if self.generation.is_some() && self.generation != generation {
                 (group.tries, group.next) = (0, now);
                 group.members.iter_mut().for_each(|member| member.not_before = None);
             }
         }
-        let is_fresh = |member: &Member| member.at.checked_add(FORGOTTEN_AFTER).is_ok_and(|end| end > now);
-        all.groups.retain(|group| group.members.iter().any(is_fresh));
+        let is_fresh = |at: Timestamp| at.checked_add(FORGOTTEN_AFTER).is_ok_and(|end| end > now);
+        all.groups
+            .retain(|group| !group.members.is_empty() && (is_fresh(group.next) || group.members.iter().any(|member| is_fresh(member.at))));
         all.generation = generation;
         all
     }
@@ -409,10 +417,10 @@ impl Refusals {
         self.groups.iter().filter(is_meant)
     }
 
-    /// Whether the deletion of a pod was refused: its approval may have grown old meanwhile.
+    /// Whether the deletion of a pod was refused, or had to wait because others were: its approval may have grown old meanwhile.
     #[must_use]
     pub fn is_deletion_refused(&self, uid: &str) -> bool {
-        self.groups.iter().any(|group| group.write == "delete_pod" && group.member(uid).is_some())
+        self.groups.iter().any(|group| group.write == "delete_pod" && (group.is_closed() || group.member(uid).is_some()))
     }
 
     /// How many pods of a revision may be created now; None for any number.
@@ -590,7 +598,11 @@ impl Refusals {
         let Some(group) = self.groups.iter_mut().find(is_it) else { return };
         group.refused(now);
         let (told, message) = action.failure(message);
-        let action = (!matches!(action, Action::CreatePod(_))).then(|| action.clone());
+        let mut action = (!matches!(action, Action::CreatePod(_))).then(|| action.clone());
+        // A dry run is about what has become of the pod meanwhile.
+        if let Some(Action::DeletePod { version, .. }) = &mut action {
+            *version = None;
+        }
         let identity = action.as_ref().map_or_else(|| target.unwrap_or_default(), |action| self::identity(action)).to_owned();
         match group.members.iter_mut().find(|member| member.identity == identity) {
             Some(member) => {

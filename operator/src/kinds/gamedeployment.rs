@@ -137,13 +137,17 @@ impl GameDeployments {
             let facts = node.as_ref().map(|node| node.facts)?;
             Some((facts.silent.is_some(), facts.gone, facts.cordoned))
         };
-        if state(&change.old) != state(&change.new) {
+        let (old, new) = (state(&change.old), state(&change.new));
+        if old.map(|old| (old.0, old.1)) != new.map(|new| (new.0, new.1)) {
+            // Whether pods there count as available depends on it.
             self.count_silent();
+            self.objects.keys().into_iter().for_each(|key| queue.add(key));
+        } else if old != new {
             self.nodes_changed(queue);
         }
     }
 
-    /// A node was lost or found, cordoned or opened: reconcile those that ask their pods before they go.
+    /// A node was cordoned or opened, or is known to be deleted: reconcile those that ask their pods before they go.
     pub fn nodes_changed(&self, queue: &Queue) {
         let keys = self.objects.keys();
         let asks = |key: &Key| self.objects.get(key).is_some_and(|entry| pod_hooks(&entry.object).next().is_some());
