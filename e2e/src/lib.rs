@@ -12,6 +12,7 @@ mod proxy;
 mod scene;
 mod suite;
 mod wait;
+pub mod webhook;
 
 pub use game::{Game, PodCount, manifest, watch_pods};
 pub use metrics::Metrics;

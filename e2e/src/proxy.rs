@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::Result;
 use axum::body::{Body, to_bytes};
@@ -32,6 +33,11 @@ struct Shared {
     pid_file: PathBuf,
     /// How often watches were cut.
     cuts: watch::Sender<usize>,
+    /// How often watches were stalled: those that were open then say nothing any more.
+    stalls: watch::Sender<usize>,
+    /// How many milliseconds lists take.
+    list_takes: AtomicU64,
+    lists: AtomicUsize,
     /// Requests that are still to be refused with 429.
     overload: AtomicUsize,
     refused: AtomicUsize,
@@ -72,6 +78,9 @@ impl Proxy {
             kill_every: AtomicUsize::new(0),
             pid_file: cluster.folder().join("operator-1.pid"),
             cuts: watch::Sender::new(0),
+            stalls: watch::Sender::new(0),
+            list_takes: AtomicU64::new(0),
+            lists: AtomicUsize::new(0),
             overload: AtomicUsize::new(0),
             refused: AtomicUsize::new(0),
             last_pod: std::sync::Mutex::default(),
@@ -108,6 +117,22 @@ impl Proxy {
     /// Ends every watch that is open.
     pub fn cut_watches(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Watches of pods that are open say nothing any more.
+    pub fn stall_watches(&self) {
+        self.shared.stalls.send_modify(|stalls| *stalls += 1);
+    }
+
+    /// Lists take so long from now on.
+    pub fn slow_lists(&self, take: Duration) {
+        self.shared.list_takes.store(u64::try_from(take.as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
+    }
+
+    /// How many lists were asked for.
+    #[must_use]
+    pub fn lists(&self) -> usize {
+        self.shared.lists.load(Ordering::SeqCst)
     }
 
     /// Refuses the next `count` writes with 429 and Retry-After.
@@ -156,6 +181,9 @@ async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Respons
         return response;
     }
     let (parts, body) = request.into_parts();
+    let query = parts.uri.query().unwrap_or_default().to_owned();
+    let is_list = parts.method == Method::GET && (query.contains("sendInitialEvents=true") || query.contains("limit="));
+    let is_pod_watch = query.contains("watch=1") && parts.uri.path() == "/api/v1/pods";
     let Ok(bytes) = to_bytes(body, usize::MAX).await else { return answer(StatusCode::BAD_REQUEST, "no body") };
     if pod {
         *shared.last_pod.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = String::from_utf8_lossy(&bytes).into_owned();
@@ -180,7 +208,12 @@ async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Respons
         std::future::pending::<()>().await;
     }
     let (parts, body) = response.into_parts();
-    let data = Body::new(body).into_data_stream();
+    let pause = Duration::from_millis(if is_list { shared.list_takes.load(Ordering::SeqCst) } else { 0 });
+    shared.lists.fetch_add(usize::from(is_list), Ordering::SeqCst);
+    let (stalls, stalled_before) = (shared.stalls.subscribe(), *shared.stalls.borrow());
+    let told = move |chunk| std::future::ready((!is_pod_watch || *stalls.borrow() == stalled_before).then_some(chunk));
+    let begin = futures::stream::once(tokio::time::sleep(pause)).filter_map(|()| std::future::ready(None));
+    let data = begin.chain(Body::new(body).into_data_stream().filter_map(told));
     let cut = async move { drop(cuts.changed().await) };
     Response::from_parts(parts, Body::from_stream(data.take_until(Box::pin(cut))))
 }

@@ -122,12 +122,27 @@ pub(crate) fn describe(cluster: &Cluster, scope: &[&str], folder: &Path) -> Resu
     dump("pods.txt", &["get", "pods", "-o", "wide"])?;
     dump("describe.txt", &["describe", "pods"])?;
     dump("nodes.txt", &["describe", "nodes"])?;
+    std::fs::write(folder.join("processes.txt"), processes(cluster)?)?;
     let (logs, target) = (cluster.folder().join("logs"), folder.join("logs"));
     std::fs::create_dir_all(&target)?;
     for log in std::fs::read_dir(logs)?.flatten().filter(|log| log.path().is_file()) {
         std::fs::copy(log.path(), target.join(log.file_name()))?;
     }
     Ok(())
+}
+
+/// Which processes of a cluster live, and which have died.
+fn processes(cluster: &Cluster) -> Result<String> {
+    let mut lines = Vec::new();
+    for file in std::fs::read_dir(cluster.folder())?.flatten().map(|entry| entry.path()) {
+        if file.extension().is_some_and(|extension| extension == "pid") {
+            let pid = std::fs::read_to_string(&file)?;
+            let lives = Path::new("/proc").join(pid.trim()).exists();
+            lines.push(format!("{} {} {}", file.display(), pid.trim(), if lives { "lives" } else { "is dead" }));
+        }
+    }
+    lines.sort();
+    Ok(lines.join("\n"))
 }
 
 /// JSON merge patch (RFC 7386).

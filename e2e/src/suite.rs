@@ -54,8 +54,8 @@ pub struct Suite {
     skipped: std::sync::Mutex<Vec<String>>,
 }
 
-/// Clusters that a test has started for itself.
-type Own = std::sync::Mutex<Vec<Arc<Cluster>>>;
+/// What a test has started for itself. It lives until the test has ended and, if it failed, its evidence is kept.
+type Own = std::sync::Mutex<(Vec<Arc<Cluster>>, Vec<tokio::process::Child>)>;
 
 tokio::task_local! {
     static OWN: Own;
@@ -144,7 +144,7 @@ impl Suite {
             let run = OWN.scope(std::sync::Mutex::default(), async {
                 let result = test(Arc::clone(&suite)).await;
                 let own = OWN.with(|own| std::mem::take(&mut *own.lock().unwrap_or_else(std::sync::PoisonError::into_inner)));
-                for (number, cluster) in own.iter().enumerate().filter(|_| result.is_err()) {
+                for (number, cluster) in own.0.iter().enumerate().filter(|_| result.is_err()) {
                     let folder = suite.evidence(&format!("{title}-{number}"));
                     suite.tell(&title, &folder, crate::scene::describe(cluster, &["--all-namespaces"], &folder));
                 }
@@ -158,11 +158,16 @@ impl Suite {
     pub async fn own_cluster(&self) -> Result<Arc<Cluster>> {
         let options = Options { fake_nodes: 3, kube: self.kube, audit: true, node_grace: Some(NODE_GRACE), ..Options::default() };
         let cluster = Arc::new(Cluster::start(&options).await?);
-        // It lives until the test has ended and, if it failed, its evidence is kept.
-        let keep = |own: &Own| own.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(Arc::clone(&cluster));
+        let keep = |own: &Own| own.lock().unwrap_or_else(std::sync::PoisonError::into_inner).0.push(Arc::clone(&cluster));
         OWN.try_with(keep).context("a cluster of a test's own belongs to a test that needs no shared one")?;
         cluster.install_operator()?;
         Ok(cluster)
+    }
+
+    /// Keeps a process as long as a test's own cluster.
+    pub fn keep(child: tokio::process::Child) -> Result<()> {
+        let keep = |own: &Own| own.lock().unwrap_or_else(std::sync::PoisonError::into_inner).1.push(child);
+        OWN.try_with(keep).context("a process of a test's own belongs to a test that needs no shared cluster")
     }
 
     /// A test on a shared cluster, side by side with others.

@@ -25,6 +25,8 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, "inplace::only_changed_containers_restart_and_in_order", only_changed_containers_restart_and_in_order);
     suite.sharing(fake, "inplace::labels_and_annotations_change_without_a_restart", labels_and_annotations_change_without_a_restart);
     suite.sharing(fake, "inplace::a_pod_deleted_in_its_grace_is_replaced", a_pod_deleted_in_its_grace_is_replaced);
+    suite.sharing(fake, "inplace::lone_pods_are_adopted_and_updated_where_they_are", lone_pods_are_adopted_and_updated_where_they_are);
+    suite.sharing(fake, "inplace::a_memory_limit_is_lowered_where_kubernetes_can", a_memory_limit_is_lowered_where_kubernetes_can);
     suite.sharing(fake, "inplace::the_type_can_be_switched_on_the_way", the_type_can_be_switched_on_the_way);
     suite.sharing(fake, "inplace::images_change_under_running_containers", images_change_under_running_containers);
 }
@@ -53,7 +55,7 @@ fn uids(pods: &[Pod]) -> Vec<String> {
     uids
 }
 
-fn in_place(replicas: i32, grace: i32) -> Value {
+pub(crate) fn in_place(replicas: i32, grace: i32) -> Value {
     json!({
         "replicas": replicas,
         "updateStrategy": { "type": "InplaceUpdate", "maxUnavailable": 2, "inPlaceUpdateStrategy": { "gracePeriodSeconds": grace } },
@@ -98,7 +100,7 @@ async fn three_writes_a_pod_and_no_more(scene: Arc<Scene>) -> Result<()> {
 }
 
 /// Waits until this many pods are out of service.
-async fn until_drained(game: &Game, count: i64) -> Result<()> {
+pub(crate) async fn until_drained(game: &Game, count: i64) -> Result<()> {
     game.until(&format!("{count} drained"), |status| {
         status["readyReplicas"].as_i64() == status["replicas"].as_i64().map(|all| all - count) && status["updatedReplicas"] == count
     })
@@ -348,5 +350,50 @@ async fn images_change_under_running_containers(scene: Arc<Scene>) -> Result<()>
     }
     let told = scene.kubectl(&["describe", "gamedeployment", "test-gamedeployment"])?;
     ensure!(told.contains("SuccessfulUpdatePodHotPatch") && told.contains(" hot-patch"), "{told}");
+    Ok(())
+}
+
+async fn lone_pods_are_adopted_and_updated_where_they_are(scene: Arc<Scene>) -> Result<()> {
+    let made_by_hand = |name, env| {
+        scene.pod(
+            name,
+            "game:0",
+            &json!({ "metadata": { "labels": { "app": "lone" } }, "spec": { "terminationGracePeriodSeconds": 1, "containers": env } }),
+        )
+    };
+    let container = |value: &str| json!([{ "name": "game", "image": "game:0", "env": [{ "name": "MAP", "value": value }] }]);
+    made_by_hand("lone-same", container("desert"))?;
+    made_by_hand("lone-other", container("forest"))?;
+    for name in ["lone-same", "lone-other"] {
+        e2e::until_pod_ready(&scene.pods(), name).await?;
+    }
+    let mut spec = in_place(3, 0);
+    spec["template"] =
+        json!({ "spec": { "containers": [{ "name": "game", "image": "game:1", "env": [{ "name": "MAP", "value": "desert" }] }] } });
+    let game = Game::apply(&scene, "lone", &spec)?;
+    let told = game.until_rest("InPlaceNotPossible").await?.to_string();
+    ensure!(told.contains("template.spec.containers[0].env[0].value"), "{told}");
+    let whole = json!({ "spec": { "updateStrategy": { "inPlaceUpdateStrategy": { "whenNotPossible": "Recreate" } } } });
+    game.patch(whole).await?;
+    Game::expect_counts(&game.until_rest("Complete").await?, 3, 3, 3)?;
+    let pods = game.pods().await?;
+    let kept = pods.iter().find(|pod| pod.name_any() == "lone-same").context("the pod that could stay is gone")?;
+    ensure!(restarts(std::slice::from_ref(kept)) == BTreeMap::from([(1, 1)]), "{:?}", kept.status);
+    ensure!(!pods.iter().any(|pod| pod.name_any() == "lone-other"), "a pod that is another one counts as updated");
+    Ok(())
+}
+
+async fn a_memory_limit_is_lowered_where_kubernetes_can(scene: Arc<Scene>) -> Result<()> {
+    let version: Value = serde_json::from_str(&scene.kubectl(&["version", "-o", "json"])?)?;
+    let can = version["serverVersion"]["minor"].as_str().and_then(|minor| minor.parse::<u32>().ok()).context("no version")? >= 34;
+    let containers = |memory: &str| json!([{ "name": "game", "image": "game:1", "resources": { "limits": { "memory": memory } } }]);
+    let mut spec = in_place(2, 0);
+    spec["template"] = json!({ "spec": { "containers": containers("64Mi") } });
+    let game = Game::apply(&scene, "memory", &spec)?;
+    game.until_rest("Complete").await?;
+    game.patch(json!({ "spec": { "template": { "spec": { "containers": containers("32Mi") } } } })).await?;
+    let told = game.until_rest(if can { "Complete" } else { "InPlaceNotPossible" }).await?.to_string();
+    ensure!(can || told.contains("resources.limits.memory (is lowered"), "{told}");
+    ensure!(audited(&scene, "pods", "resize", "patch") == if can { 2 } else { 0 }, "pods were resized in vain");
     Ok(())
 }

@@ -30,6 +30,7 @@ mod refused;
 mod silence;
 mod storm;
 mod takeover;
+mod webhook;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
     gates::add(&suite);
     refused::add(&suite);
     silence::add(&suite);
+    webhook::add(&suite);
     protect::add(&suite);
     canary::add(&suite);
     hooks::add(&suite);

@@ -256,10 +256,10 @@ impl Server {
         self.call("delete", Method::DELETE, path, Some(("application/json", &options)), Some(METADATA_ONLY)).await
     }
 
-    /// Opens a stream: a watch.
-    pub async fn stream(&self, path: &str) -> Result<Response<Body>, CallError> {
+    /// Opens a stream: a watch or a list. The server has to begin with it before the deadline.
+    pub async fn stream(&self, path: &str, deadline: Duration) -> Result<Response<Body>, CallError> {
         let request = build(Method::GET, path, None, None)?;
-        let answer = tokio::time::timeout(self.deadline, self.client.send(request)).await;
+        let answer = tokio::time::timeout(deadline, self.client.send(request)).await;
         let response = answer.map_err(|_| CallError::no_answer("no answer in time"))?.map_err(|error| describe(&error))?;
         self.metrics.count_call("watch", response.status().as_u16());
         if response.status().is_success() {

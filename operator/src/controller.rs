@@ -18,11 +18,8 @@ use crate::execute::{Executor, Failure, Mandate, Report, Taken};
 use crate::metrics::Metrics;
 use crate::queue::{Outcome, Queue};
 use crate::record::{Recorded, Recorder};
-use crate::settle::{Settle, Settled, Writes};
+use crate::settle::{Cache, Expected, Settle, Settled, Writes};
 use crate::store::Key;
-
-/// How long a fresh list may take before the object has to wait its turn again.
-const REFRESH: Duration = Duration::from_secs(30);
 
 /// A kind that has pods.
 pub trait Workload: Send + Sync + 'static {
@@ -38,10 +35,8 @@ pub trait Workload: Send + Sync + 'static {
     fn pass(&self, key: &Key, known: &Known, now: Timestamp) -> Option<Pass<Self::Status>>;
     /// Adds to a status that a plan could not be carried out.
     fn with_trouble(status: Self::Status, before: Option<&Self::Status>, failure: &Failure, now: Timestamp) -> Self::Status;
-    /// Whether the caches have seen these writes.
-    fn is_met(&self, writes: &Writes) -> bool;
-    /// Takes fresh lists of everything.
-    fn refresh(&self) -> impl Future<Output = ()> + Send;
+    /// What must have been seen before the next decision, and where it is seen.
+    fn awaited<'a>(&'a self, writes: &'a Writes) -> Vec<(&'a dyn Cache, &'a Expected)>;
     /// Begins a measurement. Only HookRuns have any.
     fn measure(&self, _: &Key, _: &NewMeasurement) {}
 }
@@ -134,15 +129,14 @@ impl<W: Workload> Controller<W> {
     }
 
     async fn reconcile(&self, key: &Key) -> Outcome {
-        match self.settle.check(key, |writes| self.workload.is_met(writes)) {
+        let is_met = |writes: &Writes| self.workload.awaited(writes).iter().all(|(cache, expected)| cache.has_seen(expected));
+        match self.settle.check(key, is_met) {
             Settled::Yes => {}
             Settled::No => return Outcome::Unsettled,
             Settled::Overdue => {
-                tracing::warn!(kind = W::KIND, object = %key, "a write was not seen; taking fresh lists");
-                if tokio::time::timeout(REFRESH, self.workload.refresh()).await.is_err() {
-                    return Outcome::Failed;
+                if let Some(outcome) = self.look_up(key).await {
+                    return outcome;
                 }
-                self.settle.forget(key);
             }
         }
         let memory = self.memory().get(key).cloned().unwrap_or_default();
@@ -167,6 +161,25 @@ impl<W: Workload> Controller<W> {
         self.finish(key, pass, memory, report, now).await
     }
 
+    /// The caches have not seen what was written: asks the server about that, and about nothing else. What keeps the object waiting, if anything does.
+    async fn look_up(&self, key: &Key) -> Option<Outcome> {
+        let writes = self.settle.expected(key);
+        let awaited = self.workload.awaited(&writes);
+        // What a list does not show the watch after it does.
+        if awaited.iter().any(|(cache, _)| cache.is_listing()) {
+            return Some(Outcome::Unsettled);
+        }
+        tracing::warn!(kind = W::KIND, object = %key, "a write was not seen; asking the server about it");
+        for (cache, expected) in awaited {
+            if let Err(error) = cache.look_up(&self.executor.server, expected).await {
+                tracing::warn!(kind = W::KIND, object = %key, %error, "the server could not be asked about a write");
+                return Some(Outcome::Failed);
+            }
+        }
+        self.settle.forget(key);
+        None
+    }
+
     /// Records what was seen and decides when to look again.
     async fn finish(&self, key: &Key, pass: Pass<W::Status>, memory: Memory, report: Report, now: Timestamp) -> Outcome {
         let Report { mut writes, failure, taken, refusals, trouble, width, unfinished, unsure, took, .. } = report;
@@ -185,7 +198,7 @@ impl<W: Workload> Controller<W> {
         match recorded {
             Ok(Recorded::Same) => {}
             Ok(Recorded::Written(version)) => {
-                writes.object.wrote(version);
+                writes.object.wrote(key.clone(), version);
                 self.tell(&pass.owner, pass.plan.notes);
             }
             Ok(Recorded::Later(at)) => self.queue.add_at(key.clone(), at),

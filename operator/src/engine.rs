@@ -98,7 +98,8 @@ impl Engine {
         watch.hooks((&runs, &runs_queue), (&templates, &templates_queue), (&games, &games_queue));
 
         let listed = async {
-            tokio::join!(games.listed(), runs.objects.listed(), templates.objects.listed(), api_server.look());
+            let own = async { tokio::join!(games.listed(), games.ask_version(&server)) };
+            tokio::join!(own, runs.objects.listed(), templates.objects.listed(), api_server.look());
         };
         tokio::select! {
             () = listed => {}
@@ -145,8 +146,8 @@ impl Watch<'_> {
     }
 
     fn games(&mut self, games: &GameDeployments, queue: &Arc<Queue>) {
-        let on = Arc::clone(queue);
-        self.start(&games.objects, move |change| object_changed(&on, change));
+        let (on, known) = (Arc::clone(queue), games.clone());
+        self.start(&games.objects, move |change| known.object_changed(&on, change));
         let (on, known) = (Arc::clone(queue), games.clone());
         self.start(&games.pods, move |change| known.pod_changed(&on, change));
         let on = Arc::clone(queue);

@@ -20,6 +20,9 @@ const PAGE: u32 = 500;
 const WATCH_SECONDS: u64 = 290;
 /// The server sends a bookmark about once a minute: a stream that is silent for longer is dead.
 const SILENCE: Duration = Duration::from_secs(100);
+/// How long the server may take to begin with a watch, and with a list: as long as it allows itself for any request.
+const WATCH_DEADLINE: Duration = Duration::from_secs(15);
+const LIST_DEADLINE: Duration = Duration::from_secs(60);
 /// A watch or a list that is over sooner has failed.
 const SHORT: Duration = Duration::from_secs(1);
 /// How long to wait after a failure, at least and at most.
@@ -145,19 +148,19 @@ impl<T: Kept> Informer<T> {
     /// Follows changes until a fresh list is needed; how long that was.
     async fn list_and_watch(&self, failures: &mut u32) -> Result<Duration, CallError> {
         let started = Instant::now();
-        let list = self.store.list_begins();
+        self.store.list_begins();
         let mut version = if self.streaming {
             // A streaming list is the beginning of a watch.
-            match self.watch(None, list).await? {
+            match self.watch(None).await? {
                 (End::Relist, _) => return Ok(started.elapsed()),
                 (End::Resume, version) => version,
             }
         } else {
-            self.list(list).await?
+            self.list().await?
         };
         loop {
             let opened = Instant::now();
-            match self.watch(Some(version), list).await? {
+            match self.watch(Some(version)).await? {
                 (End::Relist, _) => return Ok(started.elapsed()),
                 (End::Resume, last) => version = last,
             }
@@ -171,12 +174,12 @@ impl<T: Kept> Informer<T> {
         }
     }
 
-    async fn list(&self, list: u64) -> Result<u64, CallError> {
+    async fn list(&self) -> Result<u64, CallError> {
         let (mut fresh, mut token) = (HashMap::new(), String::new());
         loop {
             let token_query = if token.is_empty() { String::new() } else { format!("&continue={token}") };
-            let body: Box<RawValue> = self.server.get(&format!("{}?limit={PAGE}{token_query}", T::PATH)).await?;
-            let page: Page = read(body.get())?;
+            let body = self.page(&format!("{}?limit={PAGE}{token_query}", T::PATH)).await?;
+            let page: Page = read(&body)?;
             for item in page.items {
                 if let Some(object) = self.decode(item.get()) {
                     fresh.insert(object.key(), object);
@@ -185,21 +188,36 @@ impl<T: Kept> Informer<T> {
             token = page.metadata.r#continue;
             if token.is_empty() {
                 let version = page.metadata.resource_version.parse().unwrap_or_default();
-                self.replace(fresh, version, list);
+                self.replace(fresh, version);
                 return Ok(version);
             }
         }
     }
 
+    /// A page of a list, however long it takes, as long as something comes.
+    async fn page(&self, path: &str) -> Result<String, CallError> {
+        let mut body = std::pin::pin!(http_body(self.server.stream(path, LIST_DEADLINE).await?));
+        let mut text = Vec::new();
+        while let Some(bytes) = tokio::time::timeout(SILENCE, body.try_next())
+            .await
+            .map_err(|_| broken("the list broke off"))?
+            .map_err(|error| broken(&error.to_string()))?
+        {
+            text.extend_from_slice(&bytes);
+        }
+        String::from_utf8(text).map_err(|error| broken(&error.to_string()))
+    }
+
     /// Follows changes from `version`; without one, a streaming list comes first.
-    async fn watch(&self, version: Option<u64>, list: u64) -> Result<(End, u64), CallError> {
+    async fn watch(&self, version: Option<u64>) -> Result<(End, u64), CallError> {
         let jitter = rand::rng().random_range(0..WATCH_SECONDS / 5);
         let start = version.map_or_else(
             || "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan".to_owned(),
             |version| format!("&resourceVersion={version}"),
         );
         let path = format!("{}?watch=1&allowWatchBookmarks=true&timeoutSeconds={}{start}", T::PATH, WATCH_SECONDS - jitter);
-        let response = match self.server.stream(&path).await {
+        let deadline = if version.is_some() { WATCH_DEADLINE } else { LIST_DEADLINE };
+        let response = match self.server.stream(&path, deadline).await {
             Err(error) if error.is_expired() => return Ok(too_old::<T>()),
             // Nothing was missed yet: the next try goes on from the same version.
             Err(error) if !matches!(error.code, 400 | 404 | 422) && version.is_some() => {
@@ -217,7 +235,7 @@ impl<T: Kept> Informer<T> {
             line.clear();
             let read = tokio::select! {
                 read = tokio::time::timeout(SILENCE, lines.read_until(b'\n', &mut line)) => read,
-                () = self.store.fresh_list_wanted(), if initial.is_none() => return Ok((End::Relist, version)),
+                () = self.store.watch_is_stalled(), if initial.is_none() => return Ok((End::Resume, version)),
             };
             match read {
                 // A line without an end is one that broke off.
@@ -231,7 +249,7 @@ impl<T: Kept> Informer<T> {
                 Step::Seen(seen) => version = version.max(seen),
                 Step::Listed(seen) => {
                     version = seen;
-                    self.replace(initial.take().unwrap_or_default(), seen, list);
+                    self.replace(initial.take().unwrap_or_default(), seen);
                 }
                 Step::Expired => return Ok(too_old::<T>()),
             }
@@ -304,8 +322,8 @@ impl<T: Kept> Informer<T> {
         (self.changed)(&change);
     }
 
-    fn replace(&self, fresh: HashMap<Key, T>, version: u64, list: u64) {
-        let changes = self.store.replace(fresh, version, list);
+    fn replace(&self, fresh: HashMap<Key, T>, version: u64) {
+        let changes = self.store.replace(fresh, version);
         self.metrics.set_cached(T::KIND, self.store.len());
         changes.iter().for_each(|change| (self.changed)(change));
         tracing::debug!(kind = T::KIND, objects = self.store.len(), version, "listed");
@@ -350,4 +368,53 @@ pub(crate) fn backoff(failures: u32) -> Duration {
     let (least, most) = BACKOFF;
     let pause = least.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX)).min(most);
     pause.mul_f64(rand::rng().random_range(0.8..1.2))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use axum::Router;
+    use axum::extract::State;
+
+    use super::*;
+    use crate::kinds::pod::Pod;
+
+    type Script = Arc<Mutex<(Vec<String>, Vec<String>)>>;
+
+    /// Answers with the next part of the script, and writes down what was asked.
+    async fn answer(State(script): State<Script>, request: axum::extract::Request) -> String {
+        let (asked, answers) = &mut *script.lock().unwrap();
+        asked.push(request.uri().query().unwrap_or_default().to_owned());
+        if answers.is_empty() { String::new() } else { answers.remove(0) }
+    }
+
+    fn event(kind: &str, name: &str, version: u64) -> String {
+        let metadata = serde_json::json!({ "name": name, "namespace": "play", "uid": name, "resourceVersion": version.to_string(), "creationTimestamp": "2026-11-15T10:00:00Z" });
+        format!("{}\n", serde_json::json!({ "type": kind, "object": { "metadata": metadata } }))
+    }
+
+    fn end_of_list(version: u64) -> String {
+        let metadata =
+            serde_json::json!({ "resourceVersion": version.to_string(), "annotations": { "k8s.io/initial-events-end": "true" } });
+        format!("{}\n", serde_json::json!({ "type": "BOOKMARK", "object": { "metadata": metadata } }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_ends_in_the_middle_of_a_line_goes_on_from_the_last_whole_one() {
+        let broken = event("MODIFIED", "b", 7);
+        let first = [event("ADDED", "a", 4), end_of_list(5), event("ADDED", "b", 6), broken[..broken.len() / 2].to_owned()].concat();
+        let script: Script = Arc::new(Mutex::new((Vec::new(), vec![first, event("MODIFIED", "b", 7)])));
+        let router = Router::new().fallback(answer).with_state(Arc::clone(&script));
+        let (metrics, store): (Arc<Metrics>, Arc<Store<Pod>>) = (Arc::default(), Arc::default());
+        let server = Server::new(kube::Client::new(router, "play"), Arc::clone(&metrics));
+        let task = tokio::spawn(Informer::new(server, Arc::clone(&store), metrics, true, |_| {}).run());
+        while store.progress() < 7 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        task.abort();
+        let asked = script.lock().unwrap().0.clone();
+        assert!(asked[0].contains("sendInitialEvents=true") && asked[1].ends_with("&resourceVersion=6"), "{asked:?}");
+        assert_eq!(store.len(), 2);
+    }
 }

@@ -4,26 +4,37 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, TryStreamExt};
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+use crate::client::{CallError, Server};
 use crate::store::{Kept, Key, Store};
 
-/// If the cache has not seen a write after this time, a fresh list is asked for.
+/// If the cache has not seen a write after this time, the server is asked about it.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How many objects are looked up at once.
+const AT_ONCE: usize = 16;
 
 /// What the cache must have seen of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expected {
     /// Everything up to this version.
     pub version: u64,
+    /// Objects that were written, and the version that this made.
+    pub written: HashMap<Key, u64>,
     /// Objects that must be gone: their keys and uids.
     pub gone: HashSet<(Key, String)>,
+    /// Objects whose write got no answer: only the server can tell whether it was done.
+    pub unanswered: HashSet<Key>,
 }
 
 impl Expected {
     /// A write made this version.
-    pub fn wrote(&mut self, version: u64) {
+    pub fn wrote(&mut self, key: Key, version: u64) {
         self.version = self.version.max(version);
+        self.written.insert(key, version);
     }
 
     /// The server says that the object does not exist.
@@ -31,16 +42,62 @@ impl Expected {
         self.gone.insert((key, uid.to_owned()));
     }
 
-    /// Whether the cache has seen it all.
-    pub fn is_met<T: Kept>(&self, store: &Store<T>) -> bool {
-        let present = |(key, uid): &(Key, String)| store.get(key).is_some_and(|object| object.uid() == uid);
-        store.progress() >= self.version && !self.gone.iter().any(present)
-    }
-
     fn join(&mut self, other: Self) {
         self.version = self.version.max(other.version);
+        self.written.extend(other.written);
         self.gone.extend(other.gone);
+        self.unanswered.extend(other.unanswered);
     }
+}
+
+/// What was seen of one kind, whichever it is.
+pub trait Cache: Send + Sync {
+    /// Whether it has seen all that is expected.
+    fn has_seen(&self, expected: &Expected) -> bool;
+    /// Whether it stands still because of a list, or has done so until just now.
+    fn is_listing(&self) -> bool;
+    /// Asks the server about what is expected and was not seen.
+    fn look_up<'a>(&'a self, server: &'a Server, expected: &'a Expected) -> BoxFuture<'a, Result<(), CallError>>;
+}
+
+impl<T: Kept> Cache for Store<T> {
+    fn has_seen(&self, expected: &Expected) -> bool {
+        let present = |(key, uid): &(Key, String)| self.get(key).is_some_and(|object| object.uid() == uid);
+        self.progress() >= expected.version && expected.unanswered.is_empty() && !expected.gone.iter().any(present)
+    }
+
+    fn is_listing(&self) -> bool {
+        self.last_list().is_none_or(|ended| ended.elapsed() < PATIENCE)
+    }
+
+    fn look_up<'a>(&'a self, server: &'a Server, expected: &'a Expected) -> BoxFuture<'a, Result<(), CallError>> {
+        let is_behind = |(key, version): &(&Key, &u64)| self.get(key).is_none_or(|object| object.version() < **version);
+        let behind = expected.written.iter().filter(is_behind).map(|(key, _)| key);
+        let mut keys: HashSet<&Key> = behind.chain(expected.gone.iter().map(|(key, _)| key)).collect();
+        if !keys.is_empty() {
+            self.watch_again();
+        }
+        keys.extend(&expected.unanswered);
+        let looked_up = futures::stream::iter(keys).map(move |key| async move {
+            let found: Box<RawValue> = match server.get(&path::<T>(key)).await {
+                Err(error) if error.is_not_found() => {
+                    self.put(key, None);
+                    return Ok(());
+                }
+                found => found?,
+            };
+            // What cannot be read or does not matter is not kept, here as elsewhere.
+            self.put(key, T::decode(found.get()).ok().filter(T::matters));
+            Ok(())
+        });
+        looked_up.buffer_unordered(AT_ONCE).try_collect().boxed()
+    }
+}
+
+/// The path of one object, from that of all.
+fn path<T: Kept>(key: &Key) -> String {
+    let (group, plural) = T::PATH.rsplit_once('/').unwrap_or_default();
+    format!("{group}/namespaces/{}/{plural}/{}", key.namespace, key.name)
 }
 
 /// What was written for one object.
@@ -56,8 +113,6 @@ pub struct Writes {
     pub hook_runs: Expected,
     /// Of its PodDisruptionBudgets.
     pub budgets: Expected,
-    /// A write got no answer: only a fresh list tells whether it was done.
-    pub unknown: bool,
 }
 
 impl Writes {
@@ -101,14 +156,14 @@ impl Settle {
         known.revisions.join(writes.revisions);
         known.hook_runs.join(writes.hook_runs);
         known.budgets.join(writes.budgets);
-        known.unknown |= writes.unknown;
     }
 
     /// Whether the cache has seen every write for the object, as far as `is_met` can tell.
     pub fn check(&self, key: &Key, is_met: impl Fn(&Writes) -> bool) -> Settled {
         let mut open = self.open();
         let Some((writes, since)) = open.get(key) else { return Settled::Yes };
-        if writes.unknown {
+        let all = [&writes.object, &writes.pods, &writes.revisions, &writes.hook_runs, &writes.budgets];
+        if all.iter().any(|expected| !expected.unanswered.is_empty()) {
             return Settled::Overdue;
         }
         if is_met(writes) {
@@ -121,7 +176,12 @@ impl Settle {
         Settled::Overdue
     }
 
-    /// A list that began after the last write has been seen: whatever it shows is what was done.
+    /// What is expected.
+    pub fn expected(&self, key: &Key) -> Writes {
+        self.open().get(key).map(|(writes, _)| writes.clone()).unwrap_or_default()
+    }
+
+    /// Every write was seen, or the server was asked about it.
     pub fn forget(&self, key: &Key) {
         self.open().remove(key);
     }
@@ -158,9 +218,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_without_an_answer_needs_a_fresh_list() {
+    async fn a_write_without_an_answer_is_looked_up() {
         let settle = Settle::default();
-        settle.expect(&key(), Writes { unknown: true, ..Writes::default() });
+        let pods = Expected { unanswered: HashSet::from([key()]), ..Expected::default() };
+        settle.expect(&key(), Writes { pods, ..Writes::default() });
         assert_eq!(settle.check(&key(), |_| true), Settled::Overdue);
         settle.forget(&key());
         assert_eq!(settle.check(&key(), |_| true), Settled::Yes);

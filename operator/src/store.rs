@@ -1,10 +1,10 @@
 //! What the informers have seen, found by key or by index.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -75,23 +75,15 @@ pub struct Store<T> {
     inner: RwLock<Inner<T>>,
     /// Everything up to this version has been seen.
     progress: watch::Sender<u64>,
-    /// How many lists were begun.
-    begun: AtomicU64,
-    /// The number of the last list that was completed.
-    lists: watch::Sender<u64>,
-    relist: tokio::sync::Notify,
+    /// When the last list was complete; none while there is no list, or one is under way.
+    listed: watch::Sender<Option<Instant>>,
+    stalled: tokio::sync::Notify,
 }
 
 impl<T: Kept> Default for Store<T> {
     fn default() -> Self {
         let inner = RwLock::new(Inner { objects: HashMap::new(), indexed: HashMap::new() });
-        Self {
-            inner,
-            progress: watch::Sender::new(0),
-            begun: AtomicU64::new(0),
-            lists: watch::Sender::new(0),
-            relist: tokio::sync::Notify::new(),
-        }
+        Self { inner, progress: watch::Sender::new(0), listed: watch::Sender::new(None), stalled: tokio::sync::Notify::new() }
     }
 }
 
@@ -141,26 +133,30 @@ impl<T: Kept> Store<T> {
         *self.progress.borrow()
     }
 
-    /// Returns when the first list is here.
+    /// Returns when a list is here.
     pub async fn listed(&self) {
         // The sender lives in self, so waiting cannot fail.
-        let _ = self.lists.subscribe().wait_for(|lists| *lists > 0).await;
+        let _ = self.listed.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Asks the informer for a fresh list and returns when one is here that began after the asking.
-    pub async fn refresh(&self) {
-        let next = self.begun.load(Ordering::SeqCst) + 1;
-        self.relist.notify_one();
-        let _ = self.lists.subscribe().wait_for(|lists| *lists >= next).await;
+    /// When the last list was complete, unless one is under way.
+    #[must_use]
+    pub fn last_list(&self) -> Option<Instant> {
+        *self.listed.borrow()
     }
 
-    /// A list begins; its number.
-    pub(crate) fn list_begins(&self) -> u64 {
-        self.begun.fetch_add(1, Ordering::SeqCst) + 1
+    /// A list begins: until it is complete nothing else is seen.
+    pub(crate) fn list_begins(&self) {
+        self.listed.send_replace(None);
     }
 
-    pub(crate) async fn fresh_list_wanted(&self) {
-        self.relist.notified().await;
+    /// The watch shows less than it should: the informer opens it again.
+    pub(crate) fn watch_again(&self) {
+        self.stalled.notify_one();
+    }
+
+    pub(crate) async fn watch_is_stalled(&self) {
+        self.stalled.notified().await;
     }
 
     pub(crate) fn advance(&self, version: u64) {
@@ -171,16 +167,20 @@ impl<T: Kept> Store<T> {
         });
     }
 
-    /// Puts one object in place of what was there, or removes it.
+    /// Puts one object in place of what was there, or removes it. What is known to be newer stays.
     pub fn put(&self, key: &Key, new: Option<T>) -> Change<T> {
         let new = new.map(Arc::new);
         let mut inner = self.inner.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let is_newer = |known: &&Arc<T>| new.as_ref().is_some_and(|new| known.uid() == new.uid() && known.version() > new.version());
+        if let Some(known) = inner.objects.get(key).filter(is_newer).cloned() {
+            return Change { old: Some(Arc::clone(&known)), new: Some(known) };
+        }
         let old = inner.put(key, new.clone());
         Change { old, new }
     }
 
     /// Puts a complete list in place of everything. Objects that are no longer there are changes too.
-    pub(crate) fn replace(&self, fresh: HashMap<Key, T>, version: u64, list: u64) -> Vec<Change<T>> {
+    pub(crate) fn replace(&self, fresh: HashMap<Key, T>, version: u64) -> Vec<Change<T>> {
         let mut inner = self.inner.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         let gone: Vec<Key> = inner.objects.keys().filter(|key| !fresh.contains_key(*key)).cloned().collect();
         let mut changes: Vec<Change<T>> = gone.iter().map(|key| Change { old: inner.put(key, None), new: None }).collect();
@@ -194,7 +194,7 @@ impl<T: Kept> Store<T> {
         drop(inner);
         // A list is the truth, even where an older server answers with an older version.
         self.progress.send_modify(|progress| *progress = version.max(*progress));
-        self.lists.send_modify(|lists| *lists = list);
+        self.listed.send_replace(Some(Instant::now()));
         changes
     }
 }
@@ -284,11 +284,21 @@ mod tests {
     }
 
     #[test]
+    fn what_was_looked_up_is_not_overwritten_by_what_a_late_watch_tells() {
+        let store = Store::default();
+        store.put(&key("a"), Some(thing("a", "new", 9)));
+        store.put(&key("a"), Some(thing("a", "old", 7)));
+        assert_eq!((owned(&store, "new"), owned(&store, "old")), (vec!["a"], vec![]));
+        store.put(&key("a"), None);
+        assert!(store.is_empty());
+    }
+
+    #[test]
     fn a_list_reports_what_vanished_and_what_changed_and_nothing_else() {
         let store = Store::default();
         let list = |things: Vec<Thing>| things.into_iter().map(|thing| (thing.key(), thing)).collect::<HashMap<_, _>>();
-        store.replace(list(vec![thing("same", "x", 1), thing("older", "x", 2), thing("gone", "x", 3)]), 5, 1);
-        let changes = store.replace(list(vec![thing("same", "x", 1), thing("older", "x", 7), thing("new", "x", 8)]), 9, 2);
+        store.replace(list(vec![thing("same", "x", 1), thing("older", "x", 2), thing("gone", "x", 3)]), 5);
+        let changes = store.replace(list(vec![thing("same", "x", 1), thing("older", "x", 7), thing("new", "x", 8)]), 9);
         let mut seen: Vec<_> =
             changes.iter().map(|change| (change.old.as_ref().map(|old| old.name), change.new.as_ref().map(|new| new.name))).collect();
         seen.sort_unstable();

@@ -28,6 +28,13 @@ impl Limits {
         let floor = usize::from(max_surge == 0);
         Ok(Self { partition, max_unavailable: max_unavailable.max(floor), max_surge })
     }
+
+    /// The same with a surge of at most so many pods: without one, a pod has to go before another comes.
+    #[must_use]
+    pub fn with_surge_of(self, most: usize) -> Self {
+        let max_surge = self.max_surge.min(most);
+        Self { max_unavailable: self.max_unavailable.max(usize::from(max_surge == 0)), max_surge, ..self }
+    }
 }
 
 /// How many pods a partition keeps. A value that cannot be read is a hold that names its field.

@@ -107,6 +107,10 @@ pub fn stand(rollout: &Rollout) -> Standing {
         standing.stop = Some(Hold::PausedByUser);
         return standing;
     }
+    if !goes_on && rollout.paused_for.is_some() {
+        // What an earlier pause was for must not be taken for the reason of a later one.
+        standing.actions.push(Action::Pause { paused: rollout.paused, mark: None, version: rollout.version.to_owned() });
+    }
     let index = match (rollout.is_due, goes_on) {
         (false, _) => rollout.steps.len(),
         (true, true) => memory.index.unwrap_or_default().min(rollout.steps.len()),

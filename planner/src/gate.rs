@@ -307,7 +307,9 @@ impl<'a> Gates<'a> {
             return if is_retried && is_old() { Answer::Again } else { Answer::Yes };
         }
         let again = asked_again_at(run);
-        if hook.retry || again <= self.facts.now { Answer::Again } else { Answer::No(again) }
+        // As long as the flag cannot be taken back it says nothing.
+        let is_retried = hook.retry && !self.facts.refusals.has("reset_retry");
+        if is_retried || again <= self.facts.now { Answer::Again } else { Answer::No(again) }
     }
 
     /// Why a pod need not agree: it has nothing to lose, or nobody could ask it.
@@ -590,4 +592,21 @@ fn given(pod: &PodFacts, changed: &[String]) -> Vec<HookArgument> {
         pod.containers.iter().enumerate().map(|(place, container)| argument(format!("PodContainer[{place}]"), &container.name));
     let changed = changed.iter().enumerate().map(|(place, name)| argument(format!("ModifiedContainer[{place}]"), name));
     plain.map(|(name, value)| argument(name.to_owned(), value)).into_iter().chain(containers).chain(changed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_has_the_name_of_the_original_where_an_object_can_have_it() {
+        let fits = "test-gamedeployment-77b8d5c4b4-4-test";
+        assert_eq!(run_name("canary", fits.to_owned()), fits);
+        let long = format!("{}-2-{}", "g".repeat(200), "h".repeat(200));
+        let name = run_name("canary", long.clone());
+        assert!(name.starts_with("canary-") && name.len() <= LONGEST_LABEL, "{name}");
+        assert_eq!(name, run_name("canary", long.clone()), "the same run every time");
+        assert_ne!(name, run_name("canary", format!("{long}x")));
+        assert!(run_name("predelete", "Some.-thing".to_owned()).starts_with("predelete-"));
+    }
 }

@@ -42,6 +42,11 @@ fn checked(range: PodIndex, field: &str) -> Result<PodIndex, Hold> {
     Err(Hold::Invalid { field: field.to_owned(), problem })
 }
 
+/// How many numbers there are.
+pub fn size(range: &PodIndex) -> usize {
+    usize::try_from(range.end.saturating_sub(range.start)).unwrap_or_default()
+}
+
 /// Numbers that no pod has, lowest first.
 pub fn free(range: &PodIndex, pods: &[Arc<PodFacts>]) -> impl Iterator<Item = i32> + use<> {
     let taken: BTreeSet<i32> = pods.iter().filter_map(|pod| pod.annotations.get(INDEX_ANNOTATION)?.parse().ok()).collect();

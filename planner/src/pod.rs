@@ -1,12 +1,13 @@
 //! Everything we ever ask of a pod.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use api::names::REVISION_LABEL;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::inplace::Update;
+use crate::inplace::{Progress, Update};
 
 /// A pod as decisions see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +56,9 @@ pub struct PodFacts {
     pub update: Option<Box<Update>>,
     /// Whether its node is changing requests or limits, or cannot yet.
     pub is_resizing: bool,
+    /// Its spec as JSON, if it does not say which revision it was made from.
+    #[serde(default)]
+    pub spec: Option<Arc<str>>,
     /// Whether its node has seen the newest spec; true where nodes do not say.
     pub is_seen_by_node: bool,
 }
@@ -155,10 +159,17 @@ impl PodFacts {
         self.update.as_deref().is_some_and(|update| update.is_under_way(self))
     }
 
+    /// Whether a part of a change is made, and it serves because the rest was refused.
+    #[must_use]
+    pub fn is_half_changed(&self) -> bool {
+        self.update.as_deref().is_some_and(|update| update.progress(self) == Progress::Exposed)
+    }
+
     /// Whether it has been ready for long enough.
     #[must_use]
     pub fn is_available(&self, min_ready: SignedDuration, now: Timestamp) -> bool {
-        self.is_ready() && !self.is_changing() && (min_ready.is_zero() || self.available_at(min_ready).is_some_and(|at| at <= now))
+        let is_out = self.is_changing() && !self.is_half_changed();
+        self.is_ready() && !is_out && (min_ready.is_zero() || self.available_at(min_ready).is_some_and(|at| at <= now))
     }
 
     /// When a ready pod has been ready for long enough.

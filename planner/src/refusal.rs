@@ -198,6 +198,8 @@ pub enum Wanted<'a> {
     Leave,
     /// That it gets this revision and stays.
     Change(&'a str),
+    /// That it gets the rest of this revision.
+    Rest(&'a str),
 }
 
 /// A pod that does not get what is wanted of it because the API server refuses it.
@@ -239,6 +241,7 @@ impl<'a> Held<'a> {
 /// Writes about a pod whose refusal keeps it where it is, besides those of its own transition.
 const ABOUT_HOOKS: [&str; 3] = ["create_hookrun", "delete_hookrun", "unmark_pod"];
 const TO_LEAVE: [&str; 2] = ["delete_pod", "mark_pod"];
+const TO_END: [&str; 2] = ["update_pod_inplace", "resize_pod"];
 const TO_CHANGE: [&str; 4] = ["drain_pod", "update_pod_inplace", "resize_pod", "hot_patch_pod"];
 /// Writes that are tried with dry runs.
 const PROBED: [&str; 7] = ["delete_pod", "mark_pod", "create_hookrun", "drain_pod", "update_pod_inplace", "resize_pod", "hot_patch_pod"];
@@ -258,10 +261,6 @@ struct Member {
     at: Timestamp,
     /// A dry run has passed: the write may be tried.
     passed: bool,
-    /// How often the write was refused although its dry run had passed.
-    relapses: u32,
-    /// Not tried before then.
-    not_before: Option<Timestamp>,
     /// Labels and annotations of the pod when it was refused. Others may get another answer.
     seen: Option<(BTreeMap<String, String>, BTreeMap<String, String>)>,
 }
@@ -315,6 +314,8 @@ struct Group {
     row: u32,
     /// One has passed: the others are tried without a pause.
     eager: bool,
+    /// How often a write was refused although its dry run had passed, since the last one that was done.
+    relapses: u32,
     members: Vec<Member>,
 }
 
@@ -331,7 +332,7 @@ impl Group {
     /// Whether also writes that were not tried yet wait.
     fn is_closed(&self) -> bool {
         let most = if self.write == "create_pod" { 1 } else { CLOSED_AFTER };
-        self.row >= most && !self.members.iter().any(|member| member.passed)
+        self.row >= most
     }
 
     fn holds_back(&self, identity: &str) -> bool {
@@ -345,12 +346,20 @@ impl Group {
         self.eager || self.next <= now
     }
 
+    /// How long to wait where dry runs pass and writes do not.
+    fn distrust(&self) -> SignedDuration {
+        SignedDuration::from_secs(4 << self.relapses.min(10)).min(LONGEST_DISTRUST)
+    }
+
+    fn wait(&mut self, now: Timestamp, pause: SignedDuration) {
+        (self.next, self.eager) = (now.checked_add(pause).unwrap_or(Timestamp::MAX), false);
+    }
+
     fn refused(&mut self, now: Timestamp) {
         if self.is_due(now) {
             let pause = SignedDuration::from_secs(1 << self.tries.min(10)).min(LONGEST_PAUSE);
-            self.next = now.checked_add(pause).unwrap_or(Timestamp::MAX);
             self.tries = self.tries.saturating_add(1);
-            self.eager = false;
+            self.wait(now, if self.relapses == 0 { pause } else { self.distrust() });
         }
     }
 }
@@ -382,12 +391,11 @@ impl Refusals {
             group.members.retain(|member| !member.is_over(&pods, runs));
             for member in &mut group.members {
                 if member.has_changed(&pods) {
-                    (group.next, member.not_before, member.at) = (now, None, Timestamp::MIN);
+                    (group.next, member.at) = (now, Timestamp::MIN);
                 }
             }
             if self.generation.is_some() && self.generation != generation {
-                (group.tries, group.next) = (0, now);
-                group.members.iter_mut().for_each(|member| member.not_before = None);
+                (group.tries, group.relapses, group.next) = (0, 0, now);
             }
         }
         let is_fresh = |at: Timestamp| at.checked_add(FORGOTTEN_AFTER).is_ok_and(|end| end > now);
@@ -406,15 +414,23 @@ impl Refusals {
     fn holding<'s>(&'s self, uid: &'s str, wanted: Wanted<'s>) -> impl Iterator<Item = &'s Group> {
         let is_meant = move |group: &&Group| {
             let word = group.write.as_str();
-            let of_change = |revision: &str| TO_CHANGE.contains(&word) && group.target.as_deref().is_none_or(|target| target == revision);
+            let is_target = |revision: &str| group.target.as_deref().is_none_or(|target| target == revision);
             let of_intent = match wanted {
                 Wanted::Leave => TO_LEAVE.contains(&word),
-                Wanted::Change(revision) => of_change(revision),
+                Wanted::Change(revision) => TO_CHANGE.contains(&word) && is_target(revision),
+                Wanted::Rest(revision) => TO_END.contains(&word) && is_target(revision),
             };
             let of_hooks = || group.members.iter().any(|member| !member.passed && member.pod() == Some(uid));
-            of_intent && group.holds_back(uid) || ABOUT_HOOKS.contains(&word) && of_hooks()
+            let asks = !matches!(wanted, Wanted::Rest(_)) && ABOUT_HOOKS.contains(&word);
+            of_intent && group.holds_back(uid) || asks && of_hooks()
         };
         self.groups.iter().filter(is_meant)
+    }
+
+    /// Whether writes with this word are refused.
+    #[must_use]
+    pub fn has(&self, word: &str) -> bool {
+        self.groups.iter().any(|group| group.write == word)
     }
 
     /// Whether the deletion of a pod was refused, or had to wait because others were: its approval may have grown old meanwhile.
@@ -445,7 +461,7 @@ impl Refusals {
             let pattern = group.members.iter().find_map(|member| member.action.as_ref());
             let candidate = |held: &Held| {
                 let (at, action) = match group.member(&held.uid) {
-                    Some(member) if member.passed || member.not_before.is_some_and(|at| at > now) => return None,
+                    Some(member) if member.passed => return None,
                     Some(member) => (Some(member.at), member.action.clone()),
                     None => (None, held.instead(pattern?)),
                 };
@@ -522,8 +538,7 @@ impl Refusals {
     /// When something is tried again.
     #[must_use]
     pub fn wake(&self, now: Timestamp) -> Option<Timestamp> {
-        let later = self.groups.iter().flat_map(|group| &group.members).filter_map(|member| member.not_before);
-        self.groups.iter().map(|group| group.next).chain(later).filter(|at| *at > now).min()
+        self.groups.iter().map(|group| group.next).filter(|at| *at > now).min()
     }
 
     /// Learns what became of a write. Says whether it is the first of its kind to be refused.
@@ -545,12 +560,15 @@ impl Refusals {
             Outcome::Unknown => self.pass(inner, false, now),
             Outcome::Done => {
                 for group in self.groups.iter_mut().filter(|group| group.is_of(inner)) {
-                    group.row = 0;
+                    (group.row, group.relapses) = (0, 0);
                     let was_tried = group.member(identity).map(|member| member.passed);
                     match was_tried {
                         // What one could do all can.
                         Some(false) => group.members.clear(),
-                        Some(true) => group.members.retain(|member| member.identity != identity),
+                        Some(true) => {
+                            group.members.retain(|member| member.identity != identity);
+                            group.eager = true;
+                        }
                         None => {}
                     }
                 }
@@ -561,11 +579,19 @@ impl Refusals {
         is_new
     }
 
-    /// A dry run has passed, or only the write itself can tell.
-    fn pass(&mut self, action: &Action, for_all: bool, now: Timestamp) {
+    /// A dry run has passed, or only the write itself can tell: then the others wait for what becomes of it.
+    fn pass(&mut self, action: &Action, is_sure: bool, now: Timestamp) {
         for group in self.groups.iter_mut().filter(|group| group.is_of(action)) {
-            if let Some(member) = group.members.iter_mut().find(|member| member.identity == identity(action)) {
-                (member.passed, member.at) = (true, now);
+            let for_all = is_sure && group.relapses == 0;
+            match group.members.iter_mut().find(|member| member.identity == identity(action)) {
+                Some(member) => (member.passed, member.at) = (true, now),
+                None if for_all => {}
+                None => {
+                    let (identity, action) = (identity(action).to_owned(), Some(action.clone()));
+                    let (reason, message) =
+                        group.members.first().map(|first| (first.reason.clone(), first.message.clone())).unwrap_or_default();
+                    group.members.push(Member { identity, action, reason, message, at: now, passed: true, seen: None });
+                }
             }
             if for_all {
                 (group.row, group.eager) = (0, true);
@@ -592,6 +618,7 @@ impl Refusals {
                 next: now,
                 row: 0,
                 eager: false,
+                relapses: 0,
                 members: Vec::new(),
             });
         }
@@ -606,17 +633,17 @@ impl Refusals {
         let identity = action.as_ref().map_or_else(|| target.unwrap_or_default(), |action| self::identity(action)).to_owned();
         match group.members.iter_mut().find(|member| member.identity == identity) {
             Some(member) => {
-                if member.passed {
-                    member.relapses = member.relapses.saturating_add(1);
-                    let pause = SignedDuration::from_secs(4 << member.relapses.min(10)).min(LONGEST_DISTRUST);
-                    member.not_before = now.checked_add(pause).ok();
+                let was_passed = std::mem::replace(&mut member.passed, false);
+                (member.at, member.action, member.reason, member.message) = (now, action, told.to_owned(), message);
+                if was_passed {
+                    group.relapses = group.relapses.saturating_add(1);
+                    group.wait(now, group.distrust());
                 }
-                (member.passed, member.at, member.action) = (false, now, action);
             }
             None => {
                 group.row = group.row.saturating_add(1);
-                let (reason, seen, not_before) = (told.to_owned(), None, None);
-                group.members.push(Member { identity, action, reason, message, at: now, passed: false, relapses: 0, not_before, seen });
+                let reason = told.to_owned();
+                group.members.push(Member { identity, action, reason, message, at: now, passed: false, seen: None });
             }
         }
     }

@@ -55,6 +55,7 @@ fn observed(file: &str) -> (Observed, Timestamp) {
         taken_revision_names: Vec::new(),
         taken_pod_names: Vec::new(),
         refusals: Refusals::default(),
+        lowers_memory: true,
     };
     (observed, now)
 }

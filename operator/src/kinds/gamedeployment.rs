@@ -1,7 +1,8 @@
 //! GameDeployments: what is watched for them, and how they are observed.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use api::names::{GAMEDEPLOYMENT_REPORTER, PROTECTION_FINALIZER};
 use api::tkex::{GameDeployment, GameDeploymentStatus, HookRun, HookStep, HookTemplate};
@@ -16,11 +17,12 @@ use super::custom::{Custom, controller, owner, path};
 use super::node::{Deleted, Node};
 use super::pod::Pod;
 use super::revision::Revision;
+use crate::client::Server;
 use crate::controller::{Known, Pass, Workload};
 use crate::execute::Failure;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
-use crate::settle::Writes;
+use crate::settle::{Cache, Expected, Writes};
 use crate::store::{Change, Index, Kept as _, Key, Store};
 
 /// A GameDeployment in the cache.
@@ -45,11 +47,32 @@ pub struct GameDeployments {
     pub deleted_nodes: Arc<Deleted>,
     /// How long a node may be silent before it counts as lost.
     pub silence: SignedDuration,
-    /// Whether so many nodes are silent that none counts as lost, and when that was so for the last time, or this operator started to listen.
-    brake: Arc<Mutex<(bool, Timestamp)>>,
+    /// Whether memory limits can be lowered without a restart.
+    pub lowers_memory: Arc<AtomicBool>,
+    /// Which nodes are silent.
+    silent: Arc<Mutex<Silent>>,
+    /// Names of pods that are gone, by the uid of their owner.
+    gone: Arc<Mutex<HashMap<String, VecDeque<String>>>>,
     /// PodDisruptionBudgets.
     pub budgets: Arc<Store<Budget>>,
 }
+
+/// Nodes that do not answer, as far as this operator knows.
+#[derive(Debug)]
+struct Silent {
+    /// Since when each was seen to be silent. Clocks differ, and nobody tells an operator that is cut off.
+    since: BTreeMap<String, Timestamp>,
+    /// Whether they are so many that none counts as lost.
+    is_braked: bool,
+    /// When that was so for the last time, or this operator started to listen.
+    heard_since: Timestamp,
+}
+
+/// Since this minor version of Kubernetes memory limits can be lowered without a restart.
+const LOWERS_MEMORY: u32 = 34;
+
+/// The most names of pods of one owner that are kept after they are gone. A scheduler that has missed the end of a pod may take another one with its name for it.
+const MOST_GONE: usize = 1_000;
 
 impl GameDeployments {
     /// Empty caches. HookTemplates are kept up to date by their own controller.
@@ -57,8 +80,25 @@ impl GameDeployments {
     pub fn new(hook_templates: Arc<Store<Custom<HookTemplate>>>, deleted_nodes: Arc<Deleted>, silence: SignedDuration) -> Self {
         let (objects, pods, revisions, hook_runs) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
         let (nodes, budgets) = (Arc::default(), Arc::default());
-        let brake = Arc::new(Mutex::new((false, Timestamp::now())));
-        Self { objects, pods, revisions, hook_runs, hook_templates, nodes, deleted_nodes, silence, brake, budgets }
+        let silent = Arc::new(Mutex::new(Silent { since: BTreeMap::new(), is_braked: false, heard_since: Timestamp::now() }));
+        let (gone, lowers_memory) = (Arc::default(), Arc::new(AtomicBool::new(true)));
+        Self { objects, pods, revisions, hook_runs, hook_templates, nodes, deleted_nodes, silence, lowers_memory, silent, gone, budgets }
+    }
+
+    /// Learns what this Kubernetes can do. One that does not say can do everything.
+    pub async fn ask_version(&self, server: &Server) {
+        #[derive(serde::Deserialize)]
+        struct Version {
+            minor: String,
+        }
+        match server.get::<Version>("/version").await {
+            Ok(version) => {
+                // Some call themselves 33+.
+                let minor: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
+                self.lowers_memory.store(minor.parse::<u32>().is_ok_and(|minor| minor >= LOWERS_MEMORY), Ordering::Relaxed);
+            }
+            Err(error) => tracing::warn!(%error, "the API server does not say its version"),
+        }
     }
 
     /// Returns when everything has been listed.
@@ -73,6 +113,7 @@ impl GameDeployments {
         let object = Arc::clone(&self.objects.get(key)?.object);
         let uid = object.metadata.uid.clone().unwrap_or_default();
         let selector = &object.spec.selector;
+        let gone = self.gone().get(&uid).map(|names| names.iter().cloned().collect::<Vec<_>>()).unwrap_or_default();
         let (owned, orphans) = (Index::Owner(uid), Index::Orphan(key.namespace.clone()));
         let mut pods: Vec<_> = self.pods.find(&owned).iter().map(|pod| Arc::clone(&pod.facts)).collect();
         let loose = self.pods.find(&orphans);
@@ -91,7 +132,7 @@ impl GameDeployments {
         let budgets = if protects(&object) { neighbours() } else { Vec::new() };
         let budgets = budgets.iter().map(|budget| Arc::clone(&budget.facts)).collect();
         let Known { taken, refusals } = known.clone();
-        let (taken_revision_names, taken_pod_names) = (taken.revisions, taken.pods);
+        let (taken_revision_names, taken_pod_names) = (taken.revisions, [taken.pods, gone].concat());
         Some(Observed {
             object,
             pods,
@@ -103,31 +144,50 @@ impl GameDeployments {
             taken_revision_names,
             taken_pod_names,
             refusals,
+            lowers_memory: self.lowers_memory.load(Ordering::Relaxed),
         })
     }
 
     /// The nodes of pods, as far as there is anything to say about them.
     fn nodes_of(&self, pods: &[Arc<PodFacts>]) -> Nodes {
         let names: BTreeSet<&str> = pods.iter().filter_map(|pod| pod.node.as_deref()).collect();
+        let seen = self.silent();
         let facts = |name: &str| {
             let key = Key { namespace: String::new(), name: name.to_owned() };
-            let known = self.nodes.get(&key).map(|node| node.facts);
+            let heard = |since: Timestamp| seen.since.get(name).map_or(since, |seen| since.max(*seen));
+            let known = self.nodes.get(&key).map(|node| NodeFacts { silent: node.facts.silent.map(heard), ..node.facts });
             // One that is not known may be too new.
             known.unwrap_or_else(|| NodeFacts { gone: self.deleted_nodes.contains(name), ..NodeFacts::default() })
         };
         let all = names.into_iter().map(|name| (name.to_owned(), facts(name)));
         let known: BTreeMap<String, NodeFacts> = all.filter(|(_, facts)| *facts != NodeFacts::default()).collect();
-        let (braked, heard_since) = *self.brake.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        Nodes { known, silence: self.silence, braked, heard_since }
+        Nodes { known, silence: self.silence, braked: seen.is_braked, heard_since: seen.heard_since }
+    }
+
+    fn silent(&self) -> MutexGuard<'_, Silent> {
+        self.silent.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn gone(&self) -> MutexGuard<'_, HashMap<String, VecDeque<String>>> {
+        self.gone.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Counts silent nodes: after each change of one.
-    fn count_silent(&self) {
-        let silent = self.nodes.count(|node| node.facts.silent.is_some());
-        let is_braked = silent * 100 > self.nodes.len() * MOST_SILENT_PERCENT;
-        let mut brake = self.brake.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (was_braked, heard_since) = *brake;
-        *brake = (is_braked, if is_braked || was_braked { Timestamp::now() } else { heard_since });
+    fn count_silent(&self, change: &Change<Node>) {
+        let count = self.nodes.count(|node| node.facts.silent.is_some());
+        let is_braked = count * 100 > self.nodes.len() * MOST_SILENT_PERCENT;
+        let is_silent = change.new.as_ref().is_some_and(|node| node.facts.silent.is_some());
+        let name = change.new.as_ref().or(change.old.as_ref()).map(|node| node.key().name).unwrap_or_default();
+        let (mut seen, now) = (self.silent(), Timestamp::now());
+        if is_silent {
+            seen.since.entry(name).or_insert(now);
+        } else {
+            seen.since.remove(&name);
+        }
+        if is_braked || seen.is_braked {
+            seen.heard_since = now;
+        }
+        seen.is_braked = is_braked;
     }
 
     /// A node changed.
@@ -140,7 +200,7 @@ impl GameDeployments {
         let (old, new) = (state(&change.old), state(&change.new));
         if old.map(|old| (old.0, old.1)) != new.map(|new| (new.0, new.1)) {
             // Whether pods there count as available depends on it.
-            self.count_silent();
+            self.count_silent(change);
             self.objects.keys().into_iter().for_each(|key| queue.add(key));
         } else if old != new {
             self.nodes_changed(queue);
@@ -156,6 +216,10 @@ impl GameDeployments {
 
     /// A pod changed: look at its owner, or at those who might adopt it.
     pub fn pod_changed(&self, queue: &Queue, change: &Change<Pod>) {
+        let is_there = |pod: &&Arc<Pod>| change.new.as_ref().is_some_and(|new| new.facts.uid == pod.facts.uid);
+        if let Some(pod) = change.old.as_ref().filter(|pod| !is_there(pod)) {
+            self.remember_gone(pod);
+        }
         for pod in change.old.iter().chain(&change.new) {
             let namespace = pod.facts.namespace.clone();
             if let Some(owner) = &pod.controller {
@@ -165,6 +229,27 @@ impl GameDeployments {
             let neighbours = self.objects.find(&Index::Namespace(namespace));
             let takers = neighbours.iter().filter(|entry| entry.object.spec.selector.matches(&pod.facts.labels));
             takers.for_each(|entry| queue.add(entry.key()));
+        }
+    }
+
+    /// A pod is gone: its name is not used again soon.
+    fn remember_gone(&self, pod: &Pod) {
+        let Some(owner) = &pod.controller else { return };
+        let key = Key { namespace: pod.facts.namespace.clone(), name: owner.name.clone() };
+        if self.objects.get(&key).is_none_or(|object| object.uid() != owner.uid) {
+            return;
+        }
+        let mut gone = self.gone();
+        let names = gone.entry(owner.uid.clone()).or_default();
+        names.push_back(pod.facts.name.clone());
+        names.drain(..names.len().saturating_sub(MOST_GONE));
+    }
+
+    /// An object changed: what is known of one that is gone is forgotten.
+    pub fn object_changed(&self, queue: &Queue, change: &Change<Entry>) {
+        super::custom::object_changed(queue, change);
+        if let Some(object) = change.old.as_ref().filter(|_| change.new.is_none()) {
+            self.gone().remove(object.uid());
         }
     }
 
@@ -266,14 +351,13 @@ impl Workload for GameDeployments {
         gamedeployment::with_trouble(status, before, failure.reason, &failure.message, now)
     }
 
-    fn is_met(&self, writes: &Writes) -> bool {
-        let of_pods = writes.pods.is_met(&self.pods) && writes.revisions.is_met(&self.revisions);
-        let of_object = writes.object.is_met(&self.objects) && writes.budgets.is_met(&self.budgets);
-        of_pods && of_object && writes.hook_runs.is_met(&self.hook_runs)
-    }
-
-    async fn refresh(&self) {
-        let (objects, pods) = (self.objects.refresh(), self.pods.refresh());
-        tokio::join!(objects, pods, self.revisions.refresh(), self.hook_runs.refresh(), self.budgets.refresh());
+    fn awaited<'a>(&'a self, writes: &'a Writes) -> Vec<(&'a dyn Cache, &'a Expected)> {
+        vec![
+            (&*self.objects, &writes.object),
+            (&*self.pods, &writes.pods),
+            (&*self.revisions, &writes.revisions),
+            (&*self.hook_runs, &writes.hook_runs),
+            (&*self.budgets, &writes.budgets),
+        ]
     }
 }

@@ -13,7 +13,7 @@ use crate::controller::{Known, Pass, Workload};
 use crate::execute::Failure;
 use crate::hooks::Hooks;
 use crate::queue::Queue;
-use crate::settle::Writes;
+use crate::settle::{Cache, Expected, Writes};
 use crate::store::{Change, Kept as _, Key, Store};
 
 /// Everything that HookRuns are decided from.
@@ -74,12 +74,8 @@ impl Workload for HookRuns {
         status
     }
 
-    fn is_met(&self, writes: &Writes) -> bool {
-        writes.object.is_met(&self.objects)
-    }
-
-    async fn refresh(&self) {
-        self.objects.refresh().await;
+    fn awaited<'a>(&'a self, writes: &'a Writes) -> Vec<(&'a dyn Cache, &'a Expected)> {
+        vec![(&*self.objects, &writes.object)]
     }
 
     fn measure(&self, key: &Key, new: &NewMeasurement) {

@@ -10,7 +10,7 @@ use planner::hooktemplate;
 use super::custom::{Custom, owner, path};
 use crate::controller::{Known, Pass, Workload};
 use crate::execute::Failure;
-use crate::settle::Writes;
+use crate::settle::{Cache, Expected, Writes};
 use crate::store::{Key, Store};
 
 /// Everything that HookTemplates are decided from.
@@ -41,11 +41,7 @@ impl Workload for HookTemplates {
         status
     }
 
-    fn is_met(&self, writes: &Writes) -> bool {
-        writes.object.is_met(&self.objects)
-    }
-
-    async fn refresh(&self) {
-        self.objects.refresh().await;
+    fn awaited<'a>(&'a self, writes: &'a Writes) -> Vec<(&'a dyn Cache, &'a Expected)> {
+        vec![(&*self.objects, &writes.object)]
     }
 }

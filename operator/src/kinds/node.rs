@@ -198,6 +198,23 @@ mod tests {
     }
 
     #[test]
+    fn a_node_counts_as_deleted_when_that_was_seen_or_looked_up() {
+        let (deleted, mut unknown) = Deleted::new();
+        let named = |name: &str| {
+            let node = serde_json::json!({ "metadata": { "name": name, "uid": name, "resourceVersion": "1" } });
+            Some(Arc::new(Node::decode(&node.to_string()).unwrap()))
+        };
+        assert!(!deleted.contains("one") && !deleted.contains("one"), "it may be too new");
+        assert_eq!((unknown.try_recv().ok().as_deref(), unknown.try_recv().ok()), (Some("one"), None), "it is looked up once");
+        deleted.insert("one");
+        assert!(deleted.contains("one"));
+        deleted.saw(&Change { old: None, new: named("one") });
+        assert!(!deleted.contains("one"), "it is back");
+        deleted.saw(&Change { old: named("one"), new: None });
+        assert!(deleted.contains("one"));
+    }
+
+    #[test]
     fn a_node_that_takes_no_new_pods_is_cordoned() {
         for (spec, cordoned) in [("{}", false), (r#"{"unschedulable":true}"#, true)] {
             let json = format!(r#"{{"metadata":{{"name":"n","uid":"u","resourceVersion":"1"}},"spec":{spec}}}"#);

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use planner::inplace::Update;
 use planner::pod::{Container, Gate, Phase, PodFacts, Resources};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::OwnerReference;
 use crate::store::{Index, Kept, Key};
@@ -179,6 +180,7 @@ impl From<Wire> for Pod {
             gate: gate(&spec.readiness_gates, &status.conditions, meta.creation_timestamp),
             update: Update::read(state.as_deref(), pending.as_deref()),
             is_resizing: resizing.is_some(),
+            spec: None,
             is_seen_by_node: status.observed_generation.is_none_or(|seen| seen >= meta.generation),
             containers: containers(spec.containers, status.container_statuses),
         };
@@ -186,6 +188,15 @@ impl From<Wire> for Pod {
     }
 }
 
+/// A pod's spec as it is.
+#[derive(Deserialize)]
+struct Whole<'a> {
+    #[serde(borrow, default)]
+    spec: Option<&'a RawValue>,
+}
+
+/// Longer specs are not kept.
+const LONGEST_SPEC: usize = 32 * 1024;
 /// Conditions of a pod whose requests or limits are not what they should be.
 const RESIZING: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
 /// What kubectl keeps of the last apply: long, and nobody's business here.
@@ -253,7 +264,15 @@ impl Kept for Pod {
     const PATH: &'static str = "/api/v1/pods";
 
     fn decode(json: &str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str::<Wire>(json).map(Self::from)
+        let mut pod = Self::from(serde_json::from_str::<Wire>(json)?);
+        if pod.facts.revision().is_none()
+            && pod.matters()
+            && let Some(facts) = Arc::get_mut(&mut pod.facts)
+        {
+            let whole: Whole = serde_json::from_str(json)?;
+            facts.spec = whole.spec.map(RawValue::get).filter(|spec| spec.len() <= LONGEST_SPEC).map(Arc::from);
+        }
+        Ok(pod)
     }
 
     fn key(&self) -> Key {
@@ -322,6 +341,20 @@ mod tests {
         assert!(!facts.annotations.contains_key(INPLACE_STATE_ANNOTATION));
         assert_eq!(facts.ready_since, Some("2026-11-15T10:00:09Z".parse().unwrap()));
         assert!(matches!(pod.index(), Some(Index::Owner(uid)) if uid == "o"));
+    }
+
+    #[test]
+    fn a_pod_that_does_not_say_what_it_was_made_from_is_kept_with_its_spec() {
+        let of = |labels: &str, env: &str| {
+            let metadata =
+                format!(r#"{{"name":"p","uid":"u","resourceVersion":"1","creationTimestamp":"2026-11-15T10:00:00Z","labels":{labels}}}"#);
+            let spec =
+                Pod::decode(&format!(r#"{{"metadata":{metadata},"spec":{{"containers":[],"env":"{env}"}}}}"#)).unwrap().facts.spec.clone();
+            spec.as_deref().map(str::to_owned)
+        };
+        assert_eq!(of("{}", "a").as_deref(), Some(r#"{"containers":[],"env":"a"}"#));
+        assert_eq!(of(r#"{"controller-revision-hash":"game-1"}"#, "a"), None);
+        assert_eq!(of("{}", &"a".repeat(LONGEST_SPEC)), None, "nobody fills our memory with it");
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Pods that stay and change.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use api::names::event;
 use api::tkex::{ContainerOrder, InPlace, UpdateType, WhenNotPossible};
@@ -65,6 +64,19 @@ pub(super) enum Manner {
     Hold,
 }
 
+/// What upkeep leaves to be seen to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Upkeep<'p> {
+    /// Nothing.
+    Done,
+    /// A change to this revision is announced, and its hook has agreed.
+    Waits(&'p str),
+    /// The rest of a change is refused.
+    Refused,
+    /// A part of a change is made, and the pod serves.
+    Exposed,
+}
+
 impl Changes {
     /// Whether there is nothing to write.
     pub(super) fn is_empty(&self) -> bool {
@@ -104,10 +116,14 @@ impl Changes {
 
     /// What stands in the way of changing a pod where it is.
     pub(super) fn obstacles(&mut self, situation: &Situation, pod: &PodFacts, target: &Target) -> &[String] {
-        let revision = pod.revision().unwrap_or_default();
-        self.obstacles.entry((revision.to_owned(), target.name.clone())).or_insert_with(|| match situation.template(revision) {
-            Some(template) => inplace::obstacles(template, &target.template),
-            None => vec!["the template that the pod was made from is not known".to_owned()],
+        // Pods that do not say what they were made from are looked at one by one.
+        let revision = pod.revision().unwrap_or(&pod.uid);
+        self.obstacles.entry((revision.to_owned(), target.name.clone())).or_insert_with(|| {
+            match (situation.template(revision), &pod.spec) {
+                (Some(template), _) => inplace::obstacles(template, &target.template, situation.seen.lowers_memory),
+                (None, Some(spec)) => inplace::unlike(spec, &target.template),
+                (None, None) => vec!["the template that the pod was made from is not known".to_owned()],
+            }
         })
     }
 
@@ -145,27 +161,37 @@ impl Changes {
         self.begun.push(writes);
     }
 
-    /// What a pod needs that is not begun anew: the end of its grace, its return to its services. Says whether the change that it waits for is refused.
-    pub(super) fn upkeep(&mut self, situation: &Situation, pod: &Arc<PodFacts>) -> bool {
+    /// What a pod needs that is not begun anew: the end of its grace, its return to its services.
+    pub(super) fn upkeep<'p>(&mut self, situation: &Situation, pod: &'p PodFacts) -> Upkeep<'p> {
         let now = situation.now;
         let revision = pod.revision().unwrap_or_default();
-        let is_refused = || situation.refusals.hold_back(&pod.uid, Wanted::Change(revision));
+        let is_refused = || situation.refusals.hold_back(&pod.uid, Wanted::Rest(revision));
         match pod.update.as_deref().map_or(Progress::Resting, |update| update.progress(pod)) {
             // Nothing stays drained for a change that cannot come.
             Progress::Draining(_) if is_refused() => {
                 self.upkeep.extend(give_up(pod, now).map(Action::PatchPod));
-                return true;
+                return Upkeep::Refused;
             }
-            Progress::Exposed if is_refused() => return true,
-            Progress::Exposed => self.upkeep.push(Action::PatchPod(inplace::gate(pod, false, now))),
-            Progress::Draining(until) if until <= now => self.restart(situation, pod),
-            Progress::Draining(_) | Progress::Restarting => {}
+            Progress::Exposed if is_refused() => return Upkeep::Refused,
+            Progress::Exposed => return Upkeep::Exposed,
+            Progress::Draining(until) => {
+                if until <= now {
+                    self.restart(situation, pod);
+                }
+                return Upkeep::Waits(revision);
+            }
+            Progress::Restarting => {}
             Progress::Resting | Progress::Done => match pod.gate {
                 Gate::Unset | Gate::Down(_) => self.upkeep.push(Action::PatchPod(inplace::gate(pod, true, now))),
                 Gate::Absent | Gate::Up => {}
             },
         }
-        false
+        Upkeep::Done
+    }
+
+    /// Takes a pod out of its services for the rest of its change.
+    pub(super) fn drain(&mut self, pod: &PodFacts, now: Now) {
+        self.upkeep.push(Action::PatchPod(inplace::gate(pod, false, now)));
     }
 
     fn restart(&mut self, situation: &Situation, pod: &PodFacts) {

@@ -11,6 +11,7 @@ use super::status;
 use crate::gate::{Gates, Leaving};
 use crate::plan::{Action, DeleteReason, Plan};
 use crate::pod::PodFacts;
+use crate::refusal::{Held, Wanted};
 
 /// The most pods that one plan deletes.
 const SLICE: usize = 500;
@@ -34,13 +35,15 @@ pub(super) fn decide(seen: &Observed, situation: &Situation) -> Plan<GameDeploym
     }
     let mut gates = situation.gates();
     let staying: Vec<&Arc<PodFacts>> = situation.ours.iter().filter(|pod| pod.controller.is_some() && pod.is_active()).collect();
-    let mut deletions = Vec::new();
+    let (mut deletions, mut held) = (Vec::new(), Vec::new());
     for pod in &staying {
         if deletions.len() >= SLICE {
             gates.cut();
             break;
         }
-        if gates.let_leave(pod) == Leaving::Now {
+        if refusals.hold_back(&pod.uid, Wanted::Leave) {
+            held.push(Held::new(pod, Wanted::Leave));
+        } else if gates.let_leave(pod) == Leaving::Now {
             gates.leave(pod);
             deletions.push(gates.delete(pod, DeleteReason::Scale));
         }
@@ -52,8 +55,9 @@ pub(super) fn decide(seen: &Observed, situation: &Situation) -> Plan<GameDeploym
     let Gates { waiting, wake, .. } = gates;
     let steps = vec![writes.voids, writes.unmarks, writes.skips, deletions, writes.marks, writes.questions, writes.resets];
     let steps = [steps, guards].concat();
-    holds.extend(refusals.holds(&[], &steps, &[]));
+    holds.extend(refusals.holds(&held, &steps, &[]));
     let status = status::deleting(seen, situation, &waiting, &holds);
-    let plan = plan(steps, status);
+    let mut plan = plan(steps, status);
+    plan.steps.extend(Some(refusals.probes(&held, situation.now)).filter(|probes| !probes.is_empty()));
     Plan { holds, wake: wake.into_iter().chain(plan.wake).min(), ..plan }
 }

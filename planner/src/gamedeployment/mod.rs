@@ -58,6 +58,13 @@ pub struct Observed {
     /// What the API server has refused.
     #[serde(default)]
     pub refusals: Refusals,
+    /// Whether memory limits can be lowered without a restart: since Kubernetes 1.34.
+    #[serde(default = "yes")]
+    pub lowers_memory: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// What to do next. Never fails: what cannot be followed is a hold.

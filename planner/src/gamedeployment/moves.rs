@@ -7,7 +7,7 @@ use api::template::PodTemplate;
 use api::tkex::UpdateType;
 use jiff::Timestamp;
 
-use super::changes::{Changes, Manner, changed_containers, is_return};
+use super::changes::{Changes, Manner, Upkeep, changed_containers, is_return};
 use super::situation::{Group, Situation, Target};
 use crate::gate::{self, Answer, Gates, Intent, Leaving, Waiting};
 use crate::index;
@@ -261,14 +261,43 @@ impl<'s, 'a> Remaining<'s, 'a> {
 
     /// What pods need that neither go nor begin to change.
     fn upkeep(&mut self) {
-        let pods: Vec<_> = self.pods.iter().chain(&self.asked).filter(|pod| pod.is_active()).cloned().collect();
-        for pod in &pods {
-            if self.changes.upkeep(self.situation, pod) {
-                let targets = [&self.situation.update.name, &self.situation.current.name];
-                let target = targets.into_iter().find(|target| pod.revision() == Some(target));
-                self.held.extend(target.map(|target| Held::new(pod, Wanted::Change(target))));
+        let staying = self.pods.len();
+        let pods: Vec<_> = self.pods.iter().chain(&self.asked).cloned().collect();
+        for (index, pod) in pods.iter().enumerate().filter(|(_, pod)| pod.is_active()) {
+            match self.changes.upkeep(self.situation, pod) {
+                Upkeep::Done => {}
+                Upkeep::Waits(revision) => self.gates.keep(pod, Intent::Update(revision)),
+                Upkeep::Refused => self.hold_rest(pod),
+                // Who is to go anyway, or to another revision, is not changed first.
+                Upkeep::Exposed if index < staying => self.finish(pod),
+                Upkeep::Exposed => {}
             }
             self.after(pod);
+        }
+    }
+
+    /// The rest of a pod's change is refused.
+    fn hold_rest(&mut self, pod: &PodFacts) {
+        let targets = [&self.situation.update.name, &self.situation.current.name];
+        let target = targets.into_iter().find(|target| pod.revision() == Some(target));
+        self.held.extend(target.map(|target| Held::new(pod, Wanted::Rest(target))));
+    }
+
+    /// A part of a pod's change is made, and it serves again because the rest was refused: it is taken out of its services for the rest like any other pod.
+    fn finish(&mut self, pod: &PodFacts) {
+        let is_elsewhere = self.is_outdated(pod, Turn::Agreed) || self.situation.is_named_for_deletion(pod);
+        let Some(revision) = pod.revision().filter(|_| self.situation.rolls() && !is_elsewhere) else { return };
+        let (intent, is_free) = (Intent::Update(revision), !self.situation.is_available(pod));
+        let has_room = is_free || self.available > self.floor();
+        match self.gates.look(pod, intent) {
+            Answer::Free | Answer::Skipped(_) | Answer::Yes if has_room => {
+                self.available -= usize::from(!is_free);
+                self.gates.keep(pod, intent);
+                self.changes.drain(pod, self.situation.now);
+            }
+            Answer::Open | Answer::Again if has_room && self.asks(pod, intent) => {}
+            Answer::Open | Answer::Free | Answer::Skipped(_) => {}
+            Answer::Yes | Answer::Asking | Answer::No(_) | Answer::Again => self.gates.keep(pod, intent),
         }
     }
 
@@ -326,8 +355,8 @@ impl<'s, 'a> Remaining<'s, 'a> {
         self.pods.extend(pool.into_iter().flatten());
     }
 
-    /// Places of pods, in the order in which they go. As long as an unavailable pod can go instead, no available one goes below the floor. One whose deletion is refused
-    /// waits for it only if the user named it or no other pod can go instead.
+    /// Places of pods, in the order in which they go. As long as an unavailable pod is left, no available one goes below the floor. One whose deletion is refused waits for
+    /// it only if the user named it or no other pod can go instead.
     fn victims(&self, pool: &[Option<Arc<PodFacts>>], chosen: &BTreeMap<String, u8>) -> Vec<usize> {
         let at_floor = self.available.saturating_sub(self.promised) <= self.floor();
         let rank = |(index, pod): (usize, &Option<Arc<PodFacts>>)| {
@@ -335,7 +364,7 @@ impl<'s, 'a> Remaining<'s, 'a> {
             let is_spared =
                 (self.is_held(pod, Wanted::Leave) || self.situation.is_silent(pod)) && !self.situation.is_named_for_deletion(pod);
             let choice = chosen.get(&pod.uid).copied().unwrap_or(2);
-            Some((is_spared, at_floor && self.situation.is_available(pod), choice, self.class(pod), index))
+            Some((at_floor && self.situation.is_available(pod), is_spared, choice, self.class(pod), index))
         };
         let mut order: Vec<_> = pool.iter().enumerate().filter_map(rank).collect();
         order.sort_unstable();
@@ -525,6 +554,9 @@ impl<'s, 'a> Remaining<'s, 'a> {
         let situation = self.situation;
         let wanted = situation.replicas + situation.limits.max_surge.min(waiting);
         let missing = wanted.saturating_sub(self.count());
+        if missing == 0 {
+            return Vec::new();
+        }
         // A pod that is named for deletion will not be there to fill the partition.
         let stays = |pod: &&Arc<PodFacts>| situation.group(pod) == Group::Current && !situation.is_named_for_deletion(pod);
         let current = self.pods.iter().filter(stays).count() + self.changed_to_current;
@@ -607,7 +639,7 @@ impl<'s, 'a> Remaining<'s, 'a> {
         holds.extend(situation.silent());
         match &situation.index {
             Ok(Some(range)) if self.unnumbered > 0 => {
-                let too_few = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or_default() < situation.replicas;
+                let too_few = index::size(range) < situation.replicas;
                 holds.push(Hold::NoIndex { missing: self.unnumbered, start: range.start, end: range.end, too_few });
             }
             Ok(_) => {}

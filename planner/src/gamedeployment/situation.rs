@@ -86,6 +86,10 @@ impl<'a> Situation<'a> {
         let uid = seen.object.metadata.uid.clone().unwrap_or_default();
         let replicas = usize::try_from(spec.replicas).unwrap_or_default();
         let (limits, invalid) = limits(spec, replicas);
+        let index = index::range(spec.pod_index.as_ref(), seen.object.metadata.annotations.as_ref());
+        // Surge pods need numbers too.
+        let numbers = index.as_ref().ok().and_then(|range| Some(index::size(range.as_ref()?)));
+        let limits = numbers.map_or(limits, |numbers| limits.with_surge_of(numbers.saturating_sub(replicas)));
         let claim = claim(&uid, &spec.selector, protects(spec), &seen.pods);
         let collisions = status.collision_count.unwrap_or_default();
         let resolved = revision::resolve(&owner, &spec.template.0, &seen.revisions, &seen.taken_revision_names, collisions);
@@ -104,7 +108,9 @@ impl<'a> Situation<'a> {
         least_missed_first(&mut placed, &claim.ours, &seen.nodes, now);
         ended.sort_by(|left, right| left.name.cmp(&right.name));
         let min_ready = min_ready(spec);
-        let is_updated = |pod: &&Arc<PodFacts>| pod.revision() == Some(&update.name) && !pod.deleting && pod.is_available(min_ready, now);
+        let is_updated = |pod: &&Arc<PodFacts>| {
+            pod.revision() == Some(&update.name) && !pod.deleting && !pod.is_half_changed() && pod.is_available(min_ready, now)
+        };
         let updated = claim.ours.iter().filter(is_updated).count();
         let standing = canary::stand(&rollout(seen, &status, (&update, &current), (replicas, updated), now));
         let revision = update.name.clone();
@@ -131,7 +137,7 @@ impl<'a> Situation<'a> {
             stop,
             invalid,
             refusals: seen.refusals.refreshed(&seen.pods, &seen.hook_runs, seen.object.metadata.generation, now),
-            index: index::range(spec.pod_index.as_ref(), seen.object.metadata.annotations.as_ref()),
+            index,
         }
     }
 
@@ -141,6 +147,11 @@ impl<'a> Situation<'a> {
             Some(name) if name == self.current.name => Group::Current,
             Some(_) | None => Group::Stray,
         }
+    }
+
+    /// Whether a pod is on the revision of the template, or on its way there.
+    pub(super) fn is_updated(&self, pod: &PodFacts) -> bool {
+        pod.revision() == Some(&self.revision) && !pod.is_half_changed()
     }
 
     pub(super) fn min_ready(&self) -> SignedDuration {
@@ -270,6 +281,10 @@ impl<'a> Situation<'a> {
         let mut ignored = Vec::new();
         if self.stays() && !is_zero(&strategy.max_surge) {
             let why = "pods stay when they are updated";
+            ignored.push(Hold::Ignored { field: "spec.updateStrategy.maxSurge", why });
+        }
+        if !self.stays() && !is_zero(&strategy.max_surge) && self.limits.max_surge == 0 && matches!(self.index, Ok(Some(_))) {
+            let why = "there are no more numbers for pods than replicas";
             ignored.push(Hold::Ignored { field: "spec.updateStrategy.maxSurge", why });
         }
         if self.spec.pre_delete_update_strategy.as_ref().is_some_and(|hook| hook.protect == Some(true) && hook.hook.is_none()) {

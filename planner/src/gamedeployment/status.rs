@@ -129,7 +129,7 @@ fn counted(seen: &Observed, situation: &Situation) -> GameDeploymentStatus {
     let memory = &situation.standing.memory;
     let before = seen.object.status.clone().unwrap_or_default();
     let active: Vec<&Arc<PodFacts>> = situation.ours.iter().filter(|pod| pod.is_active()).collect();
-    let updated = |pod: &PodFacts| pod.revision() == Some(&situation.revision);
+    let updated = |pod: &PodFacts| situation.is_updated(pod);
     let count = |filter: &dyn Fn(&PodFacts) -> bool| i32::try_from(active.iter().filter(|pod| filter(pod)).count()).unwrap_or(i32::MAX);
     let complete = active.len() >= situation.replicas && active.iter().all(|pod| updated(pod) && situation.is_available(pod));
     // Only what has been through all its steps becomes the stable revision.
@@ -166,7 +166,7 @@ fn known(conditions: &[Condition], situation: &Situation) -> Vec<Condition> {
 
 fn progressing(situation: &Situation, moves: &Moves) -> Verdict {
     let active = || situation.ours.iter().filter(|pod| pod.is_active());
-    let updated = active().filter(|pod| pod.revision() == Some(&situation.revision)).count();
+    let updated = active().filter(|pod| situation.is_updated(pod)).count();
     let available = active().filter(|pod| situation.is_available(pod)).count();
     let (replicas, outdated) = (situation.replicas, active().count() - updated);
     let held = || moves.holds.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");

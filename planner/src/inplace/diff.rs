@@ -36,18 +36,66 @@ impl Difference {
 
 /// Paths where two templates differ in a way that a running pod cannot follow; none if it can.
 #[must_use]
-pub fn obstacles(old: &Value, new: &Value) -> Vec<String> {
+pub fn obstacles(old: &Value, new: &Value, lowers_memory: bool) -> Vec<String> {
     let (mut old, mut new) = (canonical(&with_one_image(old)), canonical(&with_one_image(new)));
     let mut paths = quality_of_service(&old, &new);
-    for template in [&mut old, &mut new] {
-        let Some(fields) = template.as_object_mut() else { continue };
-        fields.remove("metadata");
-        let containers = template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
-        containers.into_iter().flatten().filter_map(Value::as_object_mut).for_each(forget_changeable);
+    if !lowers_memory {
+        paths.extend(lowered_memory(&old, &new));
     }
+    [&mut old, &mut new].into_iter().for_each(forget_all_changeable);
     compare("template", &old, &new, &mut paths);
     paths.truncate(NAMED);
     paths
+}
+
+/// Paths where a pod is not what a template asks for in a way that it cannot follow. The API server and admission webhooks add to a pod: what the template does not
+/// mention may be anything.
+#[must_use]
+pub fn unlike(spec: &str, template: &Value) -> Vec<String> {
+    let Ok(spec) = serde_json::from_str::<Value>(spec) else { return vec!["template.spec".to_owned()] };
+    let (mut found, mut wanted) = (serde_json::json!({ "spec": spec }), canonical(&with_one_image(template)));
+    let mut paths = quality_of_service(&found, &wanted);
+    [&mut found, &mut wanted].into_iter().for_each(forget_all_changeable);
+    contain("template", &found, &wanted, &mut paths);
+    let count = |value: &Value| value.pointer("/spec/containers").and_then(Value::as_array).map_or(0, Vec::len);
+    if count(&found) != count(&wanted) && paths.is_empty() {
+        paths.push("template.spec.containers".to_owned());
+    }
+    paths.truncate(NAMED);
+    paths
+}
+
+/// Whether `found` has all that is wanted: of lists with names, those of the same name.
+fn contain(path: &str, found: &Value, wanted: &Value, paths: &mut Vec<String>) {
+    match (found, wanted) {
+        (Value::Object(found), Value::Object(wanted)) => {
+            for (key, wanted) in wanted {
+                contain(&format!("{path}.{key}"), found.get(key).unwrap_or(&Value::Null), wanted, paths);
+            }
+        }
+        (Value::Array(found), Value::Array(wanted)) => {
+            for (index, wanted) in wanted.iter().enumerate() {
+                let name = |one: &Value| one.get("name").cloned();
+                let same = name(wanted).and_then(|wanted| found.iter().find(|one| name(one).as_ref() == Some(&wanted)));
+                contain(&format!("{path}[{index}]"), same.or_else(|| found.get(index)).unwrap_or(&Value::Null), wanted, paths);
+            }
+        }
+        (found, wanted) if found == wanted => {}
+        (_, _) => paths.push(path.to_owned()),
+    }
+}
+
+/// Memory limits that become lower although their container does not restart for it.
+fn lowered_memory(old: &Value, new: &Value) -> Vec<String> {
+    let limit = |container: &Value| flat(container.get("resources")).get("limits.memory").and_then(|amount| quantity::nanos(amount));
+    let containers = new.pointer("/spec/containers").and_then(Value::as_array).into_iter().flatten().enumerate();
+    let is_lowered = |container: &Value| {
+        let before = container.get("name").and_then(Value::as_str).and_then(|name| container_of(old, name)).and_then(limit);
+        before.zip(limit(container)).is_some_and(|(before, after)| after < before)
+    };
+    let lowered = containers.filter(|(_, container)| is_lowered(container) && !restarts(container, "limits.memory"));
+    let why = "is lowered; Kubernetes can do that since 1.34, or with resizePolicy RestartContainer";
+    lowered.map(|(index, _)| format!("template.spec.containers[{index}].resources.limits.memory ({why})")).collect()
 }
 
 /// Every container with the same image: what the API server would fill in depends on it.
@@ -58,6 +106,15 @@ fn with_one_image(template: &Value) -> Value {
         container.insert("image".to_owned(), Value::String("image:1".to_owned()));
     }
     template
+}
+
+/// What may change of a template.
+fn forget_all_changeable(template: &mut Value) {
+    if let Some(fields) = template.as_object_mut() {
+        fields.remove("metadata");
+    }
+    let containers = template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
+    containers.into_iter().flatten().filter_map(Value::as_object_mut).for_each(forget_changeable);
 }
 
 /// What may change: the image, and amounts of what is requested or limited already.
@@ -233,7 +290,7 @@ mod tests {
     }
 
     fn seen(change: impl FnOnce(&mut Value)) -> Vec<String> {
-        obstacles(&template(|_| {}), &template(change))
+        obstacles(&template(|_| {}), &template(change), true)
     }
 
     #[test]
@@ -248,10 +305,14 @@ mod tests {
             })
         };
         assert!(
-            obstacles(&template(|new| new["spec"]["containers"][0]["imagePullPolicy"] = json!("IfNotPresent")), &latest("IfNotPresent"))
-                .is_empty()
+            obstacles(
+                &template(|new| new["spec"]["containers"][0]["imagePullPolicy"] = json!("IfNotPresent")),
+                &latest("IfNotPresent"),
+                true
+            )
+            .is_empty()
         );
-        assert_eq!(obstacles(&template(|_| {}), &latest("Always")), ["template.spec.containers[0].imagePullPolicy"]);
+        assert_eq!(obstacles(&template(|_| {}), &latest("Always"), true), ["template.spec.containers[0].imagePullPolicy"]);
         assert!(seen(|new| new["spec"]["restartPolicy"] = json!("Always")).is_empty(), "a default says nothing");
         for (path, expected) in [
             ("/spec/containers/0/env/0/value", "template.spec.containers[0].env[0].value"),
@@ -308,7 +369,46 @@ mod tests {
                     json!({ "requests": { "cpu": cpu, "memory": "1Gi" }, "limits": { "cpu": "2", "memory": "1Gi" } });
             })
         };
-        assert!(obstacles(&of("1"), &of("1500m")).is_empty());
-        assert_eq!(obstacles(&of("1"), &of("2")).len(), 1);
+        assert!(obstacles(&of("1"), &of("1500m"), true).is_empty());
+        assert_eq!(obstacles(&of("1"), &of("2"), true).len(), 1);
+    }
+
+    #[test]
+    fn where_kubernetes_cannot_lower_a_memory_limit_a_pod_does_not_follow() {
+        let of = |memory: &str, policy: &str| {
+            template(|new| {
+                new["spec"]["containers"][0]["resources"] =
+                    json!({ "limits": { "cpu": "2", "memory": memory }, "requests": { "cpu": "1" } });
+                new["spec"]["containers"][0]["resizePolicy"] = json!([{ "resourceName": "memory", "restartPolicy": policy }]);
+            })
+        };
+        let lowered = |policy, lowers_memory| obstacles(&of("1Gi", policy), &of("1023Mi", policy), lowers_memory);
+        assert!(lowered("NotRequired", true).is_empty() && lowered("RestartContainer", false).is_empty());
+        let told = lowered("NotRequired", false);
+        assert!(told.len() == 1 && told[0].starts_with("template.spec.containers[0].resources.limits.memory (is lowered"), "{told:?}");
+        assert!(obstacles(&of("1Gi", "NotRequired"), &of("2Gi", "NotRequired"), false).is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_was_made_by_others_is_compared_with_what_the_template_asks_for() {
+        let wanted = template(|_| {});
+        // What the API server and admission added, another image, other amounts.
+        let mut found = json!({
+            "nodeName": "node-1", "serviceAccountName": "default", "tolerations": [{ "key": "a" }], "restartPolicy": "Always",
+            "volumes": [{ "name": "token" }],
+            "initContainers": [{ "name": "setup", "image": "image:1", "terminationMessagePolicy": "File" }],
+            "containers": [{
+                "name": "game", "image": "game:0", "env": [{ "name": "MESH", "value": "on" }, { "name": "A", "value": "1" }],
+                "resources": { "requests": { "cpu": "2" } }, "volumeMounts": [{ "name": "token" }],
+            }],
+        });
+        found["initContainers"][0]["image"] = json!("setup:1");
+        let unlike = |found: &Value| unlike(&found.to_string(), &wanted);
+        assert_eq!(unlike(&found), Vec::<String>::new());
+        found["containers"][0]["env"][1]["value"] = json!("2");
+        assert_eq!(unlike(&found), ["template.spec.containers[0].env[0].value"]);
+        found["containers"][0]["env"][1]["value"] = json!("1");
+        found["containers"].as_array_mut().unwrap().push(json!({ "name": "mesh", "image": "mesh:1" }));
+        assert_eq!(unlike(&found), ["template.spec.containers"]);
     }
 }

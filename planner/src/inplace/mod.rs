@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::pod::{Container, Gate, PodFacts};
 use crate::quantity;
 
-pub use diff::{Difference, difference, obstacles};
+pub use diff::{Difference, difference, obstacles, unlike};
 pub use patch::{Terms, follow, gate, hot_patch, resize, restart, start, take_back};
 
 /// An update in place, as a pod's annotations tell.

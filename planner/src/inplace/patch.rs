@@ -203,8 +203,8 @@ pub fn follow(pod: &PodFacts, revision: &str, difference: &Difference) -> PodPat
 /// Lets a pod serve, or takes it out of its services.
 #[must_use]
 pub fn gate(pod: &PodFacts, up: bool, now: Timestamp) -> PodPatch {
-    let why = if up { PatchReason::Restore } else { PatchReason::Drain };
-    patch(pod, (why, PodPart::Status, None), Map::new(), Map::new(), json!({ "status": condition(up, now) }))
+    let (why, revision) = if up { (PatchReason::Restore, None) } else { (PatchReason::Drain, pod.revision()) };
+    patch(pod, (why, PodPart::Status, revision), Map::new(), Map::new(), json!({ "status": condition(up, now) }))
 }
 
 /// Takes back a change that was announced and cannot be made: one write that gives the pod the revision that it has in truth and lets it serve again, unless containers

@@ -75,6 +75,8 @@ pub(crate) struct World {
     pub(crate) paused_by_person: bool,
     /// How many writes were done.
     pub(crate) done: usize,
+    /// How often pods were taken out of their services, by uid and revision.
+    pub(crate) drained: BTreeMap<(String, String), u32>,
     version: u64,
 }
 
@@ -86,6 +88,8 @@ pub(crate) struct Rule {
     pub(crate) how: How,
     /// How many are refused; for ever if none.
     pub(crate) left: Option<u32>,
+    /// Dry runs pass all the same.
+    pub(crate) lies: bool,
 }
 
 /// How a write is refused.
@@ -137,6 +141,7 @@ impl World {
             refused,
             paused_by_person: false,
             done: 0,
+            drained: BTreeMap::new(),
             version: 100,
         }
     }
@@ -153,6 +158,7 @@ impl World {
             taken_revision_names: Vec::new(),
             taken_pod_names: Vec::new(),
             refusals: self.refusals.clone(),
+            lowers_memory: true,
         }
     }
 
@@ -199,7 +205,9 @@ impl World {
     }
 
     pub(crate) fn limits(&self) -> Limits {
-        Limits::of(&self.game.spec.update_strategy, self.replicas()).unwrap()
+        let limits = Limits::of(&self.game.spec.update_strategy, self.replicas()).unwrap();
+        let numbers = self.game.spec.pod_index.as_ref().map(|range| usize::try_from(range.end - range.start).unwrap());
+        numbers.map_or(limits, |numbers| limits.with_surge_of(numbers.saturating_sub(self.replicas())))
     }
 
     /// How many pods stay on the stable revision: the partition, or what the steps say.
@@ -239,9 +247,13 @@ impl World {
         let pre_inplace = spec.pre_inplace_update_strategy.as_ref().is_some_and(|strategy| strategy.hook.is_some());
         let (uid, kind, target) = match action {
             Action::DeletePod { uid, .. } if pre_delete => (uid, "pre-delete-step", None),
-            Action::PatchPod(PodPatch { uid, why: PatchReason::Drain | PatchReason::InPlace, body, .. }) if pre_delete || pre_inplace => {
-                let target = body["metadata"]["labels"]["controller-revision-hash"].as_str();
-                // Without a revision it ends what was begun before.
+            Action::PatchPod(PodPatch { uid, why: why @ (PatchReason::Drain | PatchReason::InPlace), body, .. })
+                if pre_delete || pre_inplace =>
+            {
+                let serves = |pod: &&PodFacts| *why == PatchReason::Drain && pod.uid == *uid && pod.gate == Gate::Up;
+                let half_changed = || self.pods.values().find(serves).and_then(PodFacts::revision);
+                let target = body["metadata"]["labels"]["controller-revision-hash"].as_str().or_else(half_changed);
+                // Otherwise it ends what was begun before.
                 if target.is_none() {
                     return true;
                 }
@@ -342,7 +354,8 @@ impl World {
         };
         let is_meant = |rule: &&mut Rule| {
             let of_pod = rule.pod.is_none() || rule.pod == name;
-            of_pod && rule.word.is_none_or(|word| word == inner.word()) && rule.left != Some(0)
+            let is_told = !(rule.lies && matches!(action, Action::Probe(_)));
+            of_pod && rule.word.is_none_or(|word| word == inner.word()) && rule.left != Some(0) && is_told
         };
         let rule = self.rules.iter_mut().find(is_meant)?;
         rule.left = rule.left.map(|left| left - 1);
@@ -411,6 +424,10 @@ impl World {
             Action::PatchPod(change) => {
                 if let Some(pod) = self.pods.get_mut(&change.name).filter(|pod| pod.uid == change.uid) {
                     patch(pod, change);
+                    if change.why == PatchReason::Drain {
+                        let revision = pod.revision().unwrap_or_default().to_owned();
+                        *self.drained.entry((pod.uid.clone(), revision)).or_default() += 1;
+                    }
                 }
             }
             Action::Pause { .. }
@@ -635,6 +652,7 @@ pub(crate) fn pod(name: &str, version: u64, body: &Value, now: Timestamp) -> Pod
         containers: body["spec"]["containers"].as_array().into_iter().flatten().map(container).collect(),
         update: None,
         is_resizing: false,
+        spec: None,
         is_seen_by_node: true,
     }
 }
