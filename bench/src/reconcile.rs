@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
-use operator::controller::Known;
-use operator::controller::Workload;
+use operator::controller::{Known, Pass, Workload};
 use operator::kinds::gamedeployment::{Entry, GameDeployments};
 use operator::kinds::node::Deleted;
-use operator::kinds::pod::Pod;
-use operator::store::{Kept, Key};
+use operator::store::{Kept, Key, Store};
 use serde_json::json;
 
 /// Own pods, and pods of other GameDeployments.
 const SIZES: [(usize, usize); 5] = [(100, 0), (1_000, 0), (10_000, 0), (1_000, 100_000), (10_000, 100_000)];
+/// Pods that are all to go and wait for their hook.
+const WAITING: usize = 5_000;
 /// Looks per size.
 const LOOKS: u32 = 20;
 
@@ -25,17 +25,16 @@ pub(crate) fn table() -> Result<Vec<String>> {
         "|---|---|---|---|---|---|".to_owned(),
     ];
     for (own, others) in SIZES {
-        let Look { time, allocations, bytes } = measure(own, others)?;
-        let per_pod = |total: f64| total / own as f64;
-        lines.push(format!(
-            "| {own} | {others} | {:.2} ms | {:.2} µs | {:.2} | {:.0} |",
-            time.as_secs_f64() * 1e3,
-            per_pod(time.as_secs_f64() * 1e6),
-            per_pod(allocations as f64),
-            per_pod(bytes as f64)
-        ));
+        lines.push(row(&own.to_string(), (own, others), &measure(own, others)?));
     }
+    lines.push(row(&format!("{WAITING}, too many, all waiting for their hook"), (WAITING, 0), &measure_waiting()?));
     Ok(lines)
+}
+
+fn row(what: &str, (own, others): (usize, usize), look: &Look) -> String {
+    let per_pod = |total: f64| total / own as f64;
+    let (time, allocations, bytes) = (look.time.as_secs_f64(), per_pod(look.allocations as f64), per_pod(look.bytes as f64));
+    format!("| {what} | {others} | {:.2} ms | {:.2} µs | {allocations:.2} | {bytes:.0} |", time * 1e3, per_pod(time * 1e6))
 }
 
 /// What one look costs.
@@ -45,18 +44,71 @@ struct Look {
     bytes: u64,
 }
 
-fn measure(own: usize, others: usize) -> Result<Look> {
+fn world() -> GameDeployments {
     let (deleted, _) = Deleted::new();
-    let world = GameDeployments::new(Arc::default(), Arc::new(deleted), jiff::SignedDuration::from_mins(5));
+    GameDeployments::new(Arc::default(), Arc::new(deleted), jiff::SignedDuration::from_mins(5))
+}
+
+fn pass(world: &GameDeployments, key: &Key) -> Result<Pass<<GameDeployments as Workload>::Status>> {
+    world.pass(key, &Known::default(), Timestamp::now()).context("no object")
+}
+
+fn measure(own: usize, others: usize) -> Result<Look> {
+    let world = world();
     let key = add_game(&world, "bench", own)?;
     // A look before there are pods names the revision that pods then carry.
-    let revision = world.pass(&key, &Known::default(), Timestamp::now()).context("no object")?.plan.status.update_revision;
-    add_pods(&world, "bench", own, &revision)?;
+    let revision = pass(&world, &key)?.plan.status.update_revision;
+    add_pods(&world, "bench", own, &revision, &json!({}))?;
     for number in 0..others / 1_000 {
-        add_pods(&world, &format!("other-{number}"), 1_000, "other-1")?;
+        add_pods(&world, &format!("other-{number}"), 1_000, "other-1", &json!({}))?;
     }
+    look(&world, &key, own)
+}
+
+/// A scale-in to nothing: every pod is asked, and none has answered.
+fn measure_waiting() -> Result<Look> {
+    let world = world();
+    let metric = json!({ "name": "ask", "provider": { "web": { "url": "http://192.0.2.1", "jsonPath": "{.free}" } } });
+    let template = json!({ "metadata": { "name": "ask", "namespace": "bench", "uid": "ask", "resourceVersion": "1" }, "spec": { "metrics": [metric] } });
+    put(&world.hook_templates, &template)?;
+    let key = add_game(&world, "bench", 0)?;
+    let revision = pass(&world, &key)?.plan.status.update_revision;
+    add_pods(&world, "bench", WAITING, &revision, &json!({ "io.tencent.bcs.dev/game-pod-deleting": "true" }))?;
+    loop {
+        let plan = serde_json::to_value(pass(&world, &key)?.plan.steps)?;
+        let new: Vec<_> = plan
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|step| step.as_array())
+            .flatten()
+            .filter_map(|action| action.get("CreateHookRun"))
+            .collect();
+        if new.is_empty() {
+            break;
+        }
+        for new in new {
+            let owner = json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "bench", "uid": "bench", "controller": true });
+            let metadata = json!({
+                "name": new["name"], "namespace": "bench", "uid": new["name"], "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": new["labels"], "ownerReferences": [owner],
+            });
+            put(&world.hook_runs, &json!({ "metadata": metadata, "spec": new["spec"] }))?;
+        }
+    }
+    ensure!(world.hook_runs.len() == WAITING, "{} pods are asked", world.hook_runs.len());
+    look(&world, &key, WAITING)
+}
+
+fn put<T: Kept>(store: &Store<T>, object: &serde_json::Value) -> Result<()> {
+    let object = T::decode(&object.to_string())?;
+    store.put(&object.key(), Some(object));
+    Ok(())
+}
+
+fn look(world: &GameDeployments, key: &Key, own: usize) -> Result<Look> {
     let look = || {
-        let pass = world.pass(&key, &Known::default(), Timestamp::now()).context("no object")?;
+        let pass = pass(world, key)?;
         ensure!(pass.pods == own, "{} pods were seen", pass.pods);
         Ok(())
     };
@@ -77,6 +129,7 @@ fn add_game(world: &GameDeployments, name: &str, replicas: usize) -> Result<Key>
         "spec": {
             "replicas": replicas, "selector": { "matchLabels": { "app": name } },
             "template": { "metadata": { "labels": { "app": name } }, "spec": { "containers": [{ "name": "game", "image": "game:1" }] } },
+            "preDeleteUpdateStrategy": { "hook": { "templateName": "ask" } },
         },
     });
     let entry = Entry::decode(&object.to_string())?;
@@ -85,20 +138,20 @@ fn add_game(world: &GameDeployments, name: &str, replicas: usize) -> Result<Key>
     Ok(key)
 }
 
-fn add_pods(world: &GameDeployments, owner: &str, count: usize, revision: &str) -> Result<()> {
+fn add_pods(world: &GameDeployments, owner: &str, count: usize, revision: &str, annotations: &serde_json::Value) -> Result<()> {
     for number in 0..count {
         let object = json!({
             "metadata": {
                 "name": format!("{owner}-{number}"), "namespace": "bench", "uid": format!("{owner}-{number}"), "resourceVersion": "1",
                 "creationTimestamp": "2026-01-01T00:00:00Z",
+                "annotations": annotations,
                 "labels": { "app": owner, "controller-revision-hash": revision, "tkex.bkbcs.tencent.com/gamedeployment-instance-id": "xxxxx" },
                 "ownerReferences": [{ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": owner, "uid": owner, "controller": true }],
             },
             "spec": { "nodeName": format!("node-{}", number % 10) },
             "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:09Z" }] },
         });
-        let pod = Pod::decode(&object.to_string())?;
-        world.pods.put(&pod.key(), Some(pod));
+        put(&world.pods, &object)?;
     }
     Ok(())
 }

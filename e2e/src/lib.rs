@@ -18,5 +18,5 @@ pub use game::{Game, PodCount, manifest, watch_pods};
 pub use metrics::Metrics;
 pub use proxy::Proxy;
 pub use scene::{Scene, merge, run};
-pub use suite::{NODE_SILENCE, Place, Suite};
+pub use suite::{Place, Suite, node_silence};
 pub use wait::{pod_is_ready, until, until_gone, until_pod_ready, until_some_pod};

@@ -64,8 +64,11 @@ tokio::task_local! {
 /// How long a node may be silent in these tests before it is Unknown: three heartbeats, so that a machine that stalls does not lose its nodes.
 const NODE_GRACE: Duration = Duration::from_secs(30);
 
-/// How long a node may be Unknown in these tests before it counts as lost.
-pub const NODE_SILENCE: Duration = Duration::from_secs(20);
+/// How long a node may be Unknown in these tests before it counts as lost: as long as by default with SOAK=1.
+#[must_use]
+pub fn node_silence() -> Duration {
+    Duration::from_secs(if std::env::var_os("SOAK").is_some() { 300 } else { 20 })
+}
 
 impl Suite {
     /// A suite whose failed tests leave a folder each in `failures`. KUBE chooses the Kubernetes version.
@@ -118,7 +121,7 @@ impl Suite {
             Some(running) if wanted => *operators = Some(running),
             None if wanted => {
                 cluster.install_operator()?;
-                let args = vec![format!("--node-silence={}s", NODE_SILENCE.as_secs()).into()];
+                let args = vec![format!("--node-silence={}s", node_silence().as_secs()).into()];
                 *operators = Some(cluster.start_operators(&OperatorOptions { args, ..OperatorOptions::default() }).await?);
             }
             Some(running) => {

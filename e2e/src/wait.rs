@@ -11,8 +11,12 @@ use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Far above what a slow machine needs: only a broken run waits this long.
-const LIMIT: Duration = Duration::from_secs(180);
+use crate::suite::node_silence;
+
+/// Far above what a slow machine needs, and longer than any silence in the tests: only a broken run waits this long.
+fn limit() -> Duration {
+    Duration::from_secs(140) + 2 * node_silence()
+}
 
 /// Waits until `holds` is true of the object (or of its absence) and returns it. On failure the error carries what was seen last.
 pub async fn until<K>(api: &Api<K>, name: &str, what: &str, mut holds: impl FnMut(Option<&K>) -> bool) -> Result<Option<K>>
@@ -34,9 +38,9 @@ where
             }
         }
     };
-    if tokio::time::timeout(LIMIT, watching).await.is_err() {
+    if tokio::time::timeout(limit(), watching).await.is_err() {
         let seen = serde_json::to_string(&last)?;
-        bail!("{name}: not seen within {} s: {what}. Last seen: {seen}", LIMIT.as_secs());
+        bail!("{name}: not seen within {} s: {what}. Last seen: {seen}", limit().as_secs());
     }
     Ok(last)
 }
@@ -68,7 +72,7 @@ pub async fn until_some_pod(pods: &Api<Pod>, what: &str, mut holds: impl FnMut(&
             }
         }
     };
-    tokio::time::timeout(LIMIT, watching).await.map_err(|_| anyhow::anyhow!("no pod was seen within {} s: {what}", LIMIT.as_secs()))
+    tokio::time::timeout(limit(), watching).await.map_err(|_| anyhow::anyhow!("no pod was seen within {} s: {what}", limit().as_secs()))
 }
 
 /// Whether the pod's Ready condition is True and it is not being deleted.

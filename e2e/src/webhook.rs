@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::ByteString;
 use rcgen::{CertificateParams, KeyPair, SanType};
 use serde_json::{Value, json};
@@ -62,13 +63,21 @@ impl Mirror {
         });
         let mirror = Self { name: scene.namespace().to_owned(), reviews, server };
         run(scene.cluster().kubectl().args(["apply", "-f", "-"]), &mirror.configuration(address, &certificate.pem()).to_string())?;
-        Ok(mirror)
+        // The API server takes a moment to heed it.
+        let words = ["run", "probe", "--image=probe:1", "--dry-run=server", "-o", "jsonpath={.spec.containers[0].image}"];
+        for _ in 0..300 {
+            if scene.kubectl(&words)?.starts_with(MIRROR) {
+                return Ok(mirror);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        bail!("the webhook is not in force")
     }
 
     fn configuration(&self, address: SocketAddr, certificate: &str) -> Value {
         let rule = json!({ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["pods"] });
         let webhook = json!({
-            "name": "mirror.test", "admissionReviewVersions": ["v1"], "sideEffects": "None", "rules": [rule], "failurePolicy": "Fail",
+            "name": "images.mirror.test", "admissionReviewVersions": ["v1"], "sideEffects": "None", "rules": [rule], "failurePolicy": "Fail",
             "clientConfig": { "url": format!("https://{address}/"), "caBundle": ByteString(certificate.as_bytes().to_vec()) },
             "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": self.name } },
         });

@@ -98,7 +98,7 @@ fn mark_of(folder: &str) -> Result<String> {
 
 /// Nothing tells when the kernel has finished with the dead, so this looks until it has.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(20) + 2 * e2e::node_silence();
     while !holds() {
         ensure!(Instant::now() < deadline, "{what}");
         tokio::time::sleep(Duration::from_millis(100)).await;

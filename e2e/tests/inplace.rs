@@ -26,7 +26,6 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, "inplace::labels_and_annotations_change_without_a_restart", labels_and_annotations_change_without_a_restart);
     suite.sharing(fake, "inplace::a_pod_deleted_in_its_grace_is_replaced", a_pod_deleted_in_its_grace_is_replaced);
     suite.sharing(fake, "inplace::lone_pods_are_adopted_and_updated_where_they_are", lone_pods_are_adopted_and_updated_where_they_are);
-    suite.sharing(fake, "inplace::a_memory_limit_is_lowered_where_kubernetes_can", a_memory_limit_is_lowered_where_kubernetes_can);
     suite.sharing(fake, "inplace::the_type_can_be_switched_on_the_way", the_type_can_be_switched_on_the_way);
     suite.sharing(fake, "inplace::images_change_under_running_containers", images_change_under_running_containers);
 }
@@ -380,20 +379,5 @@ async fn lone_pods_are_adopted_and_updated_where_they_are(scene: Arc<Scene>) -> 
     let kept = pods.iter().find(|pod| pod.name_any() == "lone-same").context("the pod that could stay is gone")?;
     ensure!(restarts(std::slice::from_ref(kept)) == BTreeMap::from([(1, 1)]), "{:?}", kept.status);
     ensure!(!pods.iter().any(|pod| pod.name_any() == "lone-other"), "a pod that is another one counts as updated");
-    Ok(())
-}
-
-async fn a_memory_limit_is_lowered_where_kubernetes_can(scene: Arc<Scene>) -> Result<()> {
-    let version: Value = serde_json::from_str(&scene.kubectl(&["version", "-o", "json"])?)?;
-    let can = version["serverVersion"]["minor"].as_str().and_then(|minor| minor.parse::<u32>().ok()).context("no version")? >= 34;
-    let containers = |memory: &str| json!([{ "name": "game", "image": "game:1", "resources": { "limits": { "memory": memory } } }]);
-    let mut spec = in_place(2, 0);
-    spec["template"] = json!({ "spec": { "containers": containers("64Mi") } });
-    let game = Game::apply(&scene, "memory", &spec)?;
-    game.until_rest("Complete").await?;
-    game.patch(json!({ "spec": { "template": { "spec": { "containers": containers("32Mi") } } } })).await?;
-    let told = game.until_rest(if can { "Complete" } else { "InPlaceNotPossible" }).await?.to_string();
-    ensure!(can || told.contains("resources.limits.memory (is lowered"), "{told}");
-    ensure!(audited(&scene, "pods", "resize", "patch") == if can { 2 } else { 0 }, "pods were resized in vain");
     Ok(())
 }

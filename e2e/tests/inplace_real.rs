@@ -26,6 +26,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(real, "inplace::what_the_kubelet_makes_of_it", what_the_kubelet_makes_of_it);
     suite.disturbing(real, "inplace::a_lost_node_holds_up_only_its_own_pod", a_lost_node_holds_up_only_its_own_pod);
     suite.sharing(real, "inplace::resources_change_without_a_restart", resources_change_without_a_restart);
+    suite.sharing(real, "inplace::a_memory_limit_is_lowered_where_kubernetes_can", a_memory_limit_is_lowered_where_kubernetes_can);
 }
 
 fn server(name: &str, image: &str, port: u16) -> Value {
@@ -289,5 +290,22 @@ async fn a_lost_node_holds_up_only_its_own_pod(scene: Arc<Scene>) -> Result<()> 
     for pod in game.pods().await? {
         ensure!(container(&pod, "game").is_some_and(|game| game.restart_count == 1), "not exactly one restart");
     }
+    Ok(())
+}
+
+async fn a_memory_limit_is_lowered_where_kubernetes_can(scene: Arc<Scene>) -> Result<()> {
+    let version: Value = serde_json::from_str(&scene.kubectl(&["version", "-o", "json"])?)?;
+    let can = version["serverVersion"]["minor"].as_str().and_then(|minor| minor.parse::<u32>().ok()).context("no version")? >= 34;
+    let containers = |memory: &str| {
+        let mut container = server("game", "main:v1", 8000);
+        container["resources"] = json!({ "requests": { "memory": "32Mi" }, "limits": { "memory": memory } });
+        json!([container])
+    };
+    let game = Game::apply(&scene, "memory", &spec(2, 0, &containers("64Mi")))?;
+    game.until_rest("Complete").await?;
+    game.patch(json!({ "spec": { "template": { "spec": { "containers": containers("48Mi") } } } })).await?;
+    let told = game.until_rest(if can { "Complete" } else { "InPlaceNotPossible" }).await?.to_string();
+    ensure!(can || told.contains("resources.limits.memory (is lowered"), "{told}");
+    ensure!(crate::gamedeployment::audited(&scene, "pods", "resize", "patch") == if can { 2 } else { 0 }, "pods were resized in vain");
     Ok(())
 }

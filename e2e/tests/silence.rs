@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Game, NODE_SILENCE, Place, Scene, Suite, until};
+use e2e::{Game, Place, Scene, Suite, node_silence, until};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt};
@@ -73,7 +73,7 @@ async fn a_named_pod_is_kept_until_its_node_is_lost(scene: Arc<Scene>) -> Result
         game.until("who is spared is told", |status| status["conditions"].to_string().contains("are spared")).await?;
         until(&scene.pods(), &name, "let go", is_leaving).await?;
         let waited = Timestamp::now().duration_since(since).as_secs();
-        ensure!(waited >= i64::try_from(NODE_SILENCE.as_secs())?, "it was let go after {waited} s");
+        ensure!(waited >= i64::try_from(node_silence().as_secs())?, "it was let go after {waited} s");
         eventually("an event", || scene.kubectl(&["get", "events"]).is_ok_and(|told| told.contains("its node is lost"))).await?;
         let now = game.pods().await?;
         let is_there = |pod: &&Pod| now.iter().any(|other| other.uid() == pod.uid());
@@ -110,7 +110,7 @@ async fn a_node_that_is_out_of_service_is_lost_at_once(scene: Arc<Scene>) -> Res
 
 async fn when_all_nodes_are_silent_nobody_is_given_up(suite: Arc<Suite>) -> Result<()> {
     let cluster = suite.own_cluster().await?;
-    let args = vec!["--leader-elect=false".into(), format!("--node-silence={}s", NODE_SILENCE.as_secs()).into()];
+    let args = vec!["--leader-elect=false".into(), format!("--node-silence={}s", node_silence().as_secs()).into()];
     let _operators = cluster.start_operators(&OperatorOptions { args, ..OperatorOptions::default() }).await?;
     let scene = Arc::new(Scene::open(Arc::clone(&cluster), "silence").await?);
     let (_server, sessions) = door(&scene, true).await?;
@@ -130,7 +130,7 @@ async fn when_all_nodes_are_silent_nobody_is_given_up(suite: Arc<Suite>) -> Resu
     game.until("why nobody is given up is told", |status| status["conditions"].to_string().contains("none of them counts as lost")).await?;
     // Somebody scales in meanwhile: nobody can tell who serves.
     scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=8"])?;
-    let beyond = i64::try_from(2 * NODE_SILENCE.as_secs())?;
+    let beyond = i64::try_from(2 * node_silence().as_secs())?;
     let mut lost = 0;
     eventually("time passes", || {
         let times = scene.kubectl(&["get", "pods", "-o", "jsonpath={.items[*].metadata.deletionTimestamp}"]);

@@ -188,7 +188,8 @@ pub struct Gates<'a> {
     facts: Facts<'a>,
     /// Runs of pods, by the uid of the pod.
     runs: BTreeMap<&'a str, Vec<&'a Arc<HookRun>>>,
-    names: BTreeSet<String>,
+    /// Names of runs that exist or are asked for in this plan, as soon as somebody is asked.
+    names: Option<BTreeSet<String>>,
     /// Names of runs whose question stands.
     kept: BTreeSet<&'a str>,
     /// Uids of pods that are to go.
@@ -231,11 +232,10 @@ impl<'a> Gates<'a> {
         for run in facts.runs.iter().filter(|run| Place::of(run).is_some() && run.metadata.deletion_timestamp.is_none()) {
             runs.entry(label(run, RUN_POD_UID_LABEL).unwrap_or_default()).or_default().push(run);
         }
-        let names = facts.runs.iter().filter_map(|run| run.metadata.name.clone()).chain(facts.taken.iter().cloned()).collect();
         Self {
             facts,
             runs,
-            names,
+            names: None,
             kept: BTreeSet::new(),
             leaving: BTreeSet::new(),
             is_cut: false,
@@ -275,23 +275,33 @@ impl<'a> Gates<'a> {
 
     /// The newest run that asks this.
     fn run(&self, pod: &PodFacts, hook: &Hook, intent: Intent) -> Option<&'a Arc<HookRun>> {
+        let runs = self.runs.get(pod.uid.as_str())?;
         let (target, template) = (target(intent), text(&hook.step.template_name));
         let is_it = |run: &&&Arc<HookRun>| {
             let is_of_hook = label(run, RUN_TYPE_LABEL) == Some(hook.place.label()) && label(run, RUN_TEMPLATE_LABEL) == Some(&template);
             is_of_hook && label(run, RUN_TARGET_LABEL) == target
         };
-        let runs = self.runs.get(pod.uid.as_str())?;
         runs.iter().filter(is_it).max_by_key(|run| (attempt(run), &run.metadata.name)).copied()
     }
 
     /// What the hook says to an intent.
     #[must_use]
     pub fn look(&self, pod: &PodFacts, intent: Intent) -> Answer {
-        let Some(hook) = self.hook(intent) else { return Answer::Free };
+        self.look_at(pod, intent).0
+    }
+
+    /// What the hook says to an intent, and the run that says it.
+    fn look_at(&self, pod: &PodFacts, intent: Intent) -> (Answer, Option<&'a Arc<HookRun>>) {
+        let Some(hook) = self.hook(intent) else { return (Answer::Free, None) };
         if let Some(why) = self.skipped(pod) {
-            return Answer::Skipped(why);
+            return (Answer::Skipped(why), None);
         }
-        let Some(run) = self.run(pod, &hook, intent) else { return Answer::Open };
+        let run = self.run(pod, &hook, intent);
+        (run.map_or(Answer::Open, |run| self.read(pod, &hook, intent, run)), run)
+    }
+
+    /// What a run says.
+    fn read(&self, pod: &PodFacts, hook: &Hook, intent: Intent, run: &Arc<HookRun>) -> Answer {
         if is_of_another_life(run, pod) {
             return Answer::Again;
         }
@@ -349,7 +359,12 @@ impl<'a> Gates<'a> {
     pub fn keep(&mut self, pod: &PodFacts, intent: Intent) {
         self.choose(pod, intent);
         let Some(hook) = self.hook(intent) else { return };
-        let Some(run) = self.run(pod, &hook, intent) else { return };
+        if let Some(run) = self.run(pod, &hook, intent) {
+            self.keep_run(pod, hook.place, run);
+        }
+    }
+
+    fn keep_run(&mut self, pod: &PodFacts, place: Place, run: &'a Arc<HookRun>) {
         let name = run.metadata.name.as_deref().unwrap_or_default();
         self.kept.insert(name);
         let phase = phase(run);
@@ -362,12 +377,12 @@ impl<'a> Gates<'a> {
         let status = run.status.as_ref();
         let since = run.metadata.creation_timestamp.as_ref().map_or(self.facts.now, |time| time.0);
         let said = status.and_then(|status| status.message.clone());
-        self.waiting.push(Waiting { place: hook.place, pod: pod.name.clone(), phase, since, run: name.to_owned(), said });
+        self.waiting.push(Waiting { place, pod: pod.name.clone(), phase, since, run: name.to_owned(), said });
     }
 
     /// A pod is to go: says whether it may, and sees to it that its hook is asked.
     pub fn let_leave(&mut self, pod: &PodFacts) -> Leaving {
-        let answer = self.look(pod, Intent::Delete);
+        let (answer, run) = self.look_at(pod, Intent::Delete);
         match answer {
             Answer::Free => return Leaving::Now,
             Answer::Skipped(why) => {
@@ -382,8 +397,9 @@ impl<'a> Gates<'a> {
         }
         let is_due = matches!(answer, Answer::Open | Answer::Again);
         let asked = is_due && self.ask(pod, Intent::Delete, &[]);
-        if !asked && answer != Answer::Open {
-            self.keep(pod, Intent::Delete);
+        if let Some(run) = run.filter(|_| !asked) {
+            self.choose(pod, Intent::Delete);
+            self.keep_run(pod, Place::PreDelete, run);
         }
         if is_due { Leaving::Asked } else { Leaving::Later }
     }
@@ -421,9 +437,12 @@ impl<'a> Gates<'a> {
         self.choose(pod, intent);
         let attempt = self.run(pod, &hook, intent).map_or(0, attempt).saturating_add(1);
         let base = base(pod, &hook);
-        let mut names = std::iter::once(base.clone()).chain((1..).map(|number| format!("{base}.{number}")));
-        let Some(name) = names.find(|name| !self.names.contains(name)) else { return false };
-        self.names.insert(name.clone());
+        let facts = self.facts;
+        let names = self.names.get_or_insert_with(|| {
+            facts.runs.iter().filter_map(|run| run.metadata.name.clone()).chain(facts.taken.iter().cloned()).collect()
+        });
+        let mut free = std::iter::once(base.clone()).chain((1..).map(|number| format!("{base}.{number}")));
+        let Some(name) = free.find(|name| names.insert(name.clone())) else { return false };
         let labels = labels(pod, &hook, intent, attempt);
         let waiting = Waiting {
             place: hook.place,

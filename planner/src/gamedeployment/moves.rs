@@ -1,6 +1,6 @@
 //! Which pods go and which come.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::template::PodTemplate;
@@ -357,13 +357,13 @@ impl<'s, 'a> Remaining<'s, 'a> {
 
     /// Places of pods, in the order in which they go. As long as an unavailable pod is left, no available one goes below the floor. One whose deletion is refused waits for
     /// it only if the user named it or no other pod can go instead.
-    fn victims(&self, pool: &[Option<Arc<PodFacts>>], chosen: &BTreeMap<String, u8>) -> Vec<usize> {
+    fn victims(&self, pool: &[Option<Arc<PodFacts>>], chosen: &[u8]) -> Vec<usize> {
         let at_floor = self.available.saturating_sub(self.promised) <= self.floor();
         let rank = |(index, pod): (usize, &Option<Arc<PodFacts>>)| {
             let pod = pod.as_deref()?;
             let is_spared =
                 (self.is_held(pod, Wanted::Leave) || self.situation.is_silent(pod)) && !self.situation.is_named_for_deletion(pod);
-            let choice = chosen.get(&pod.uid).copied().unwrap_or(2);
+            let choice = chosen.get(index).copied();
             Some((at_floor && self.situation.is_available(pod), is_spared, choice, self.class(pod), index))
         };
         let mut order: Vec<_> = pool.iter().enumerate().filter_map(rank).collect();
@@ -395,10 +395,13 @@ impl<'s, 'a> Remaining<'s, 'a> {
         false
     }
 
-    /// Pods that were chosen to go before, by uid: first those whose hook has agreed, then those that were asked.
-    fn chosen(&self) -> BTreeMap<String, u8> {
-        let marked = self.pods.iter().filter(|pod| gate::is_marked(pod));
-        marked.map(|pod| (pod.uid.clone(), u8::from(self.gates.look(pod, Intent::Delete) != Answer::Yes))).collect()
+    /// How pods were chosen to go before: first those whose hook has agreed, then those that were asked, then all others.
+    fn chosen(&self) -> Vec<u8> {
+        let choice = |pod: &Arc<PodFacts>| match gate::is_marked(pod) {
+            true => u8::from(self.gates.look(pod, Intent::Delete) != Answer::Yes),
+            false => 2,
+        };
+        self.pods.iter().map(choice).collect()
     }
 
     fn class(&self, pod: &PodFacts) -> u8 {
