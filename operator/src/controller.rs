@@ -134,10 +134,12 @@ impl<W: Workload> Controller<W> {
             Settled::Yes => {}
             Settled::No => return Outcome::Unsettled,
             Settled::Overdue => {
-                if let Some(outcome) = self.look_up(key).await {
-                    return outcome;
-                }
+                let writes = self.settle.expected(key);
+                let unseen = self.workload.awaited(&writes).into_iter().filter(|(cache, expected)| !cache.has_seen(expected));
+                unseen.for_each(|(cache, _)| cache.watch_again());
+                return Outcome::Unsettled;
             }
+            Settled::Unanswered => return self.look_up(key).await,
         }
         let memory = self.memory().get(key).cloned().unwrap_or_default();
         let now = Timestamp::now();
@@ -161,23 +163,22 @@ impl<W: Workload> Controller<W> {
         self.finish(key, pass, memory, report, now).await
     }
 
-    /// The caches have not seen what was written: asks the server about that, and about nothing else. What keeps the object waiting, if anything does.
-    async fn look_up(&self, key: &Key) -> Option<Outcome> {
+    /// Writes got no answer: asks the server what became of them, and about nothing else.
+    async fn look_up(&self, key: &Key) -> Outcome {
+        tracing::warn!(kind = W::KIND, object = %key, "a write got no answer; asking what became of it");
         let writes = self.settle.expected(key);
         let awaited = self.workload.awaited(&writes);
-        // What a list does not show the watch after it does.
-        if awaited.iter().any(|(cache, _)| cache.is_listing()) {
-            return Some(Outcome::Unsettled);
-        }
-        tracing::warn!(kind = W::KIND, object = %key, "a write was not seen; asking the server about it");
-        for (cache, expected) in awaited {
-            if let Err(error) = cache.look_up(&self.executor.server, expected).await {
-                tracing::warn!(kind = W::KIND, object = %key, %error, "the server could not be asked about a write");
-                return Some(Outcome::Failed);
+        let found = awaited.iter().map(|(cache, expected)| cache.look_up(&self.executor.server, &expected.unanswered));
+        match futures::future::try_join_all(found).await {
+            Ok(found) => {
+                self.settle.answered(key, found);
+                Outcome::Unsettled
+            }
+            Err(error) => {
+                tracing::warn!(kind = W::KIND, object = %key, %error, "the server does not say what became of a write");
+                Outcome::Failed
             }
         }
-        self.settle.forget(key);
-        None
     }
 
     /// Records what was seen and decides when to look again.
@@ -198,7 +199,7 @@ impl<W: Workload> Controller<W> {
         match recorded {
             Ok(Recorded::Same) => {}
             Ok(Recorded::Written(version)) => {
-                writes.object.wrote(key.clone(), version);
+                writes.object.wrote(version);
                 self.tell(&pass.owner, pass.plan.notes);
             }
             Ok(Recorded::Later(at)) => self.queue.add_at(key.clone(), at),

@@ -141,6 +141,10 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     fn start<T: Kept>(&mut self, store: &Arc<Store<T>>, changed: impl Fn(&Change<T>) + Send + Sync + 'static) {
+        self.start_all(store, move |changes| changes.iter().for_each(&changed));
+    }
+
+    fn start_all<T: Kept>(&mut self, store: &Arc<Store<T>>, changed: impl Fn(&[Change<T>]) + Send + Sync + 'static) {
         let informer = Informer::new(self.server.clone(), Arc::clone(store), Arc::clone(self.metrics), self.streaming, changed);
         self.tasks.spawn(informer.run());
     }
@@ -149,7 +153,7 @@ impl Watch<'_> {
         let (on, known) = (Arc::clone(queue), games.clone());
         self.start(&games.objects, move |change| known.object_changed(&on, change));
         let (on, known) = (Arc::clone(queue), games.clone());
-        self.start(&games.pods, move |change| known.pod_changed(&on, change));
+        self.start_all(&games.pods, move |changes| known.pods_changed(&on, changes));
         let on = Arc::clone(queue);
         self.start(&games.revisions, move |change| GameDeployments::revision_changed(&on, change));
         let (on, known) = (Arc::clone(queue), games.clone());

@@ -459,7 +459,7 @@ fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect
     report.unfinished |= matches!(action, Action::Probe(_));
     let Some((expected, name, uid)) = subject(&mut report.writes, action, owner) else { return };
     match effect {
-        Effect::Wrote(version) | Effect::Seen(version) => expected.wrote(key(name), *version),
+        Effect::Wrote(version) | Effect::Seen(version) => expected.wrote(*version),
         Effect::Gone => expected.lost(key(name), uid),
         Effect::Replaced => {
             expected.lost(key(name), uid);

@@ -28,8 +28,8 @@ const SHORT: Duration = Duration::from_secs(1);
 /// How long to wait after a failure, at least and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
-/// What a change leads to.
-type Reaction<T> = Box<dyn Fn(&Change<T>) + Send + Sync>;
+/// What changes that were seen together lead to.
+type Reaction<T> = Box<dyn Fn(&[Change<T>]) + Send + Sync>;
 
 /// Follows one kind for as long as the process leads.
 pub struct Informer<T: Kept> {
@@ -112,7 +112,7 @@ impl<T: Kept> Informer<T> {
         store: Arc<Store<T>>,
         metrics: Arc<Metrics>,
         streaming: bool,
-        changed: impl Fn(&Change<T>) + Send + Sync + 'static,
+        changed: impl Fn(&[Change<T>]) + Send + Sync + 'static,
     ) -> Self {
         Self { server, store, metrics, changed: Box::new(changed), streaming }
     }
@@ -148,7 +148,6 @@ impl<T: Kept> Informer<T> {
     /// Follows changes until a fresh list is needed; how long that was.
     async fn list_and_watch(&self, failures: &mut u32) -> Result<Duration, CallError> {
         let started = Instant::now();
-        self.store.list_begins();
         let mut version = if self.streaming {
             // A streaming list is the beginning of a watch.
             match self.watch(None).await? {
@@ -319,13 +318,13 @@ impl<T: Kept> Informer<T> {
         let change = self.store.put(key, new);
         self.store.advance(version);
         self.metrics.set_cached(T::KIND, self.store.len());
-        (self.changed)(&change);
+        (self.changed)(std::slice::from_ref(&change));
     }
 
     fn replace(&self, fresh: HashMap<Key, T>, version: u64) {
         let changes = self.store.replace(fresh, version);
         self.metrics.set_cached(T::KIND, self.store.len());
-        changes.iter().for_each(|change| (self.changed)(change));
+        (self.changed)(&changes);
         tracing::debug!(kind = T::KIND, objects = self.store.len(), version, "listed");
     }
 }

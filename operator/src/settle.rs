@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};
-use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use crate::client::{CallError, Server};
+use crate::client::{CallError, Server, Written};
 use crate::store::{Kept, Key, Store};
 
-/// If the cache has not seen a write after this time, the server is asked about it.
+/// If the cache has not seen a write after this time, its watch is opened again.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// How many objects are looked up at once.
 const AT_ONCE: usize = 16;
@@ -22,8 +21,6 @@ const AT_ONCE: usize = 16;
 pub struct Expected {
     /// Everything up to this version.
     pub version: u64,
-    /// Objects that were written, and the version that this made.
-    pub written: HashMap<Key, u64>,
     /// Objects that must be gone: their keys and uids.
     pub gone: HashSet<(Key, String)>,
     /// Objects whose write got no answer: only the server can tell whether it was done.
@@ -32,9 +29,8 @@ pub struct Expected {
 
 impl Expected {
     /// A write made this version.
-    pub fn wrote(&mut self, key: Key, version: u64) {
+    pub fn wrote(&mut self, version: u64) {
         self.version = self.version.max(version);
-        self.written.insert(key, version);
     }
 
     /// The server says that the object does not exist.
@@ -44,7 +40,6 @@ impl Expected {
 
     fn join(&mut self, other: Self) {
         self.version = self.version.max(other.version);
-        self.written.extend(other.written);
         self.gone.extend(other.gone);
         self.unanswered.extend(other.unanswered);
     }
@@ -54,43 +49,39 @@ impl Expected {
 pub trait Cache: Send + Sync {
     /// Whether it has seen all that is expected.
     fn has_seen(&self, expected: &Expected) -> bool;
-    /// Whether it stands still because of a list, or has done so until just now.
-    fn is_listing(&self) -> bool;
-    /// Asks the server about what is expected and was not seen.
-    fn look_up<'a>(&'a self, server: &'a Server, expected: &'a Expected) -> BoxFuture<'a, Result<(), CallError>>;
+    /// It shows less than it should: its watch is opened again.
+    fn watch_again(&self);
+    /// Asks the server about writes that got no answer: what is to be seen of them.
+    fn look_up<'a>(&'a self, server: &'a Server, unanswered: &'a HashSet<Key>) -> BoxFuture<'a, Result<Expected, CallError>>;
 }
 
 impl<T: Kept> Cache for Store<T> {
     fn has_seen(&self, expected: &Expected) -> bool {
         let present = |(key, uid): &(Key, String)| self.get(key).is_some_and(|object| object.uid() == uid);
-        self.progress() >= expected.version && expected.unanswered.is_empty() && !expected.gone.iter().any(present)
+        self.progress() >= expected.version && !expected.gone.iter().any(present)
     }
 
-    fn is_listing(&self) -> bool {
-        self.last_list().is_none_or(|ended| ended.elapsed() < PATIENCE)
+    fn watch_again(&self) {
+        self.is_stalled();
     }
 
-    fn look_up<'a>(&'a self, server: &'a Server, expected: &'a Expected) -> BoxFuture<'a, Result<(), CallError>> {
-        let is_behind = |(key, version): &(&Key, &u64)| self.get(key).is_none_or(|object| object.version() < **version);
-        let behind = expected.written.iter().filter(is_behind).map(|(key, _)| key);
-        let mut keys: HashSet<&Key> = behind.chain(expected.gone.iter().map(|(key, _)| key)).collect();
-        if !keys.is_empty() {
-            self.watch_again();
+    fn look_up<'a>(&'a self, server: &'a Server, unanswered: &'a HashSet<Key>) -> BoxFuture<'a, Result<Expected, CallError>> {
+        let paths: Vec<String> = unanswered.iter().map(path::<T>).collect();
+        let one = move |path: String| async move {
+            match server.get::<Written>(&path).await {
+                Ok(found) => Ok(Some(found.metadata.version())),
+                // It was not done, or the watch tells that it is gone.
+                Err(error) if error.is_not_found() => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        async move {
+            let found: Vec<Option<u64>> = futures::stream::iter(paths).map(one).buffer_unordered(AT_ONCE).try_collect().await?;
+            let mut expected = Expected::default();
+            found.into_iter().flatten().for_each(|version| expected.wrote(version));
+            Ok(expected)
         }
-        keys.extend(&expected.unanswered);
-        let looked_up = futures::stream::iter(keys).map(move |key| async move {
-            let found: Box<RawValue> = match server.get(&path::<T>(key)).await {
-                Err(error) if error.is_not_found() => {
-                    self.put(key, None);
-                    return Ok(());
-                }
-                found => found?,
-            };
-            // What cannot be read or does not matter is not kept, here as elsewhere.
-            self.put(key, T::decode(found.get()).ok().filter(T::matters));
-            Ok(())
-        });
-        looked_up.buffer_unordered(AT_ONCE).try_collect().boxed()
+        .boxed()
     }
 }
 
@@ -128,8 +119,10 @@ pub enum Settled {
     Yes,
     /// Not yet.
     No,
-    /// Not after a long time: something was missed.
+    /// Not after a long time.
     Overdue,
+    /// A write got no answer.
+    Unanswered,
 }
 
 /// What was written and not yet seen, by object.
@@ -164,7 +157,7 @@ impl Settle {
         let Some((writes, since)) = open.get(key) else { return Settled::Yes };
         let all = [&writes.object, &writes.pods, &writes.revisions, &writes.hook_runs, &writes.budgets];
         if all.iter().any(|expected| !expected.unanswered.is_empty()) {
-            return Settled::Overdue;
+            return Settled::Unanswered;
         }
         if is_met(writes) {
             open.remove(key);
@@ -181,7 +174,19 @@ impl Settle {
         self.open().get(key).map(|(writes, _)| writes.clone()).unwrap_or_default()
     }
 
-    /// Every write was seen, or the server was asked about it.
+    /// The server was asked about writes that got no answer: what is to be seen of them, in the order of [`Writes`].
+    pub fn answered(&self, key: &Key, found: Vec<Expected>) {
+        if let Some((writes, since)) = self.open().get_mut(key) {
+            *since = Instant::now();
+            let all = [&mut writes.object, &mut writes.pods, &mut writes.revisions, &mut writes.hook_runs, &mut writes.budgets];
+            for (expected, found) in all.into_iter().zip(found) {
+                expected.unanswered.clear();
+                expected.join(found);
+            }
+        }
+    }
+
+    /// The object is gone.
     pub fn forget(&self, key: &Key) {
         self.open().remove(key);
     }
@@ -222,8 +227,10 @@ mod tests {
         let settle = Settle::default();
         let pods = Expected { unanswered: HashSet::from([key()]), ..Expected::default() };
         settle.expect(&key(), Writes { pods, ..Writes::default() });
-        assert_eq!(settle.check(&key(), |_| true), Settled::Overdue);
-        settle.forget(&key());
-        assert_eq!(settle.check(&key(), |_| true), Settled::Yes);
+        assert_eq!(settle.check(&key(), |_| true), Settled::Unanswered);
+        let found = Expected { version: 9, ..Expected::default() };
+        settle.answered(&key(), vec![Expected::default(), found]);
+        assert_eq!(settle.check(&key(), |writes| writes.pods.version < 9), Settled::No, "what was done is to be seen");
+        assert_eq!(settle.check(&key(), |writes| writes.pods.version == 9), Settled::Yes);
     }
 }

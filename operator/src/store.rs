@@ -1,7 +1,8 @@
 //! What the informers have seen, found by key or by index.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -75,15 +76,21 @@ pub struct Store<T> {
     inner: RwLock<Inner<T>>,
     /// Everything up to this version has been seen.
     progress: watch::Sender<u64>,
-    /// When the last list was complete; none while there is no list, or one is under way.
-    listed: watch::Sender<Option<Instant>>,
+    /// Whether there was a list.
+    listed: watch::Sender<bool>,
     stalled: tokio::sync::Notify,
+    /// When it was last said that the watch shows less than it should.
+    stalled_at: Mutex<Option<Instant>>,
 }
+
+/// How often a watch is opened again at most because it shows less than it should.
+const STALLED_AGAIN: Duration = Duration::from_secs(30);
 
 impl<T: Kept> Default for Store<T> {
     fn default() -> Self {
         let inner = RwLock::new(Inner { objects: HashMap::new(), indexed: HashMap::new() });
-        Self { inner, progress: watch::Sender::new(0), listed: watch::Sender::new(None), stalled: tokio::sync::Notify::new() }
+        let (progress, listed) = (watch::Sender::new(0), watch::Sender::new(false));
+        Self { inner, progress, listed, stalled: tokio::sync::Notify::new(), stalled_at: Mutex::default() }
     }
 }
 
@@ -136,23 +143,16 @@ impl<T: Kept> Store<T> {
     /// Returns when a list is here.
     pub async fn listed(&self) {
         // The sender lives in self, so waiting cannot fail.
-        let _ = self.listed.subscribe().wait_for(Option::is_some).await;
+        let _ = self.listed.subscribe().wait_for(|listed| *listed).await;
     }
 
-    /// When the last list was complete, unless one is under way.
-    #[must_use]
-    pub fn last_list(&self) -> Option<Instant> {
-        *self.listed.borrow()
-    }
-
-    /// A list begins: until it is complete nothing else is seen.
-    pub(crate) fn list_begins(&self) {
-        self.listed.send_replace(None);
-    }
-
-    /// The watch shows less than it should: the informer opens it again.
-    pub(crate) fn watch_again(&self) {
-        self.stalled.notify_one();
+    /// The watch shows less than it should: if it is open, the informer opens it again.
+    pub(crate) fn is_stalled(&self) {
+        let mut last = self.stalled_at.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if last.is_none_or(|last| last.elapsed() >= STALLED_AGAIN) {
+            *last = Some(Instant::now());
+            self.stalled.notify_waiters();
+        }
     }
 
     pub(crate) async fn watch_is_stalled(&self) {
@@ -167,14 +167,10 @@ impl<T: Kept> Store<T> {
         });
     }
 
-    /// Puts one object in place of what was there, or removes it. What is known to be newer stays.
+    /// Puts one object in place of what was there, or removes it.
     pub fn put(&self, key: &Key, new: Option<T>) -> Change<T> {
         let new = new.map(Arc::new);
         let mut inner = self.inner.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let is_newer = |known: &&Arc<T>| new.as_ref().is_some_and(|new| known.uid() == new.uid() && known.version() > new.version());
-        if let Some(known) = inner.objects.get(key).filter(is_newer).cloned() {
-            return Change { old: Some(Arc::clone(&known)), new: Some(known) };
-        }
         let old = inner.put(key, new.clone());
         Change { old, new }
     }
@@ -194,7 +190,7 @@ impl<T: Kept> Store<T> {
         drop(inner);
         // A list is the truth, even where an older server answers with an older version.
         self.progress.send_modify(|progress| *progress = version.max(*progress));
-        self.listed.send_replace(Some(Instant::now()));
+        self.listed.send_replace(true);
         changes
     }
 }
@@ -281,16 +277,6 @@ mod tests {
         store.put(&key("b"), None);
         assert!(owned(&store, "x").is_empty());
         assert_eq!(store.len(), 1);
-    }
-
-    #[test]
-    fn what_was_looked_up_is_not_overwritten_by_what_a_late_watch_tells() {
-        let store = Store::default();
-        store.put(&key("a"), Some(thing("a", "new", 9)));
-        store.put(&key("a"), Some(thing("a", "old", 7)));
-        assert_eq!((owned(&store, "new"), owned(&store, "old")), (vec!["a"], vec![]));
-        store.put(&key("a"), None);
-        assert!(store.is_empty());
     }
 
     #[test]

@@ -108,8 +108,10 @@ pub fn stand(rollout: &Rollout) -> Standing {
         return standing;
     }
     if !goes_on && rollout.paused_for.is_some() {
-        // What an earlier pause was for must not be taken for the reason of a later one.
-        standing.actions.push(Action::Pause { paused: rollout.paused, mark: None, version: rollout.version.to_owned() });
+        // What an earlier pause was for must not be taken for the reason of a later one. If it is for the step that is remembered, the pause itself is ours too.
+        let remembered = memory.hash.as_ref().zip(memory.index).map(|(hash, index)| format!("{}/{hash}/{index}", memory.revision));
+        let paused = rollout.paused && remembered.as_deref() != rollout.paused_for;
+        standing.actions.push(Action::Pause { paused, mark: None, version: rollout.version.to_owned() });
     }
     let index = match (rollout.is_due, goes_on) {
         (false, _) => rollout.steps.len(),

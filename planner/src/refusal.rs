@@ -398,6 +398,8 @@ impl Refusals {
                 (group.tries, group.relapses, group.next) = (0, 0, now);
             }
         }
+        // A person who sets it again means it.
+        all.groups.retain(|group| group.write != "reset_retry" || self.generation == generation);
         let is_fresh = |at: Timestamp| at.checked_add(FORGOTTEN_AFTER).is_ok_and(|end| end > now);
         all.groups
             .retain(|group| !group.members.is_empty() && (is_fresh(group.next) || group.members.iter().any(|member| is_fresh(member.at))));
@@ -560,14 +562,14 @@ impl Refusals {
             Outcome::Unknown => self.pass(inner, false, now),
             Outcome::Done => {
                 for group in self.groups.iter_mut().filter(|group| group.is_of(inner)) {
-                    (group.row, group.relapses) = (0, 0);
+                    group.row = 0;
                     let was_tried = group.member(identity).map(|member| member.passed);
                     match was_tried {
                         // What one could do all can.
                         Some(false) => group.members.clear(),
                         Some(true) => {
                             group.members.retain(|member| member.identity != identity);
-                            group.eager = true;
+                            (group.eager, group.relapses) = (true, 0);
                         }
                         None => {}
                     }
@@ -605,7 +607,10 @@ impl Refusals {
         let (word, target) = (action.word(), target(action));
         let is_it = |group: &&mut Group| group.write == word && group.target.as_deref() == target && group.reason == reason;
         // It may have been refused for another reason before, or have been the turn of others.
+        let (mut relapses, mut had_passed) = (0, false);
         for group in self.groups.iter_mut().filter(|group| group.is_of(action) && group.reason != reason) {
+            had_passed |= group.member(identity(action)).is_some_and(|member| member.passed);
+            relapses = relapses.max(group.relapses);
             group.members.retain(|member| member.identity != identity(action));
             group.refused(now);
         }
@@ -623,6 +628,7 @@ impl Refusals {
             });
         }
         let Some(group) = self.groups.iter_mut().find(is_it) else { return };
+        group.relapses = group.relapses.max(relapses);
         group.refused(now);
         let (told, message) = action.failure(message);
         let mut action = (!matches!(action, Action::CreatePod(_))).then(|| action.clone());
@@ -633,18 +639,18 @@ impl Refusals {
         let identity = action.as_ref().map_or_else(|| target.unwrap_or_default(), |action| self::identity(action)).to_owned();
         match group.members.iter_mut().find(|member| member.identity == identity) {
             Some(member) => {
-                let was_passed = std::mem::replace(&mut member.passed, false);
+                had_passed |= std::mem::replace(&mut member.passed, false);
                 (member.at, member.action, member.reason, member.message) = (now, action, told.to_owned(), message);
-                if was_passed {
-                    group.relapses = group.relapses.saturating_add(1);
-                    group.wait(now, group.distrust());
-                }
             }
             None => {
                 group.row = group.row.saturating_add(1);
                 let reason = told.to_owned();
                 group.members.push(Member { identity, action, reason, message, at: now, passed: false, seen: None });
             }
+        }
+        if had_passed {
+            group.relapses = group.relapses.saturating_add(1);
+            group.wait(now, group.distrust());
         }
     }
 }

@@ -95,7 +95,8 @@ impl GameDeployments {
             Ok(version) => {
                 // Some call themselves 33+.
                 let minor: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
-                self.lowers_memory.store(minor.parse::<u32>().is_ok_and(|minor| minor >= LOWERS_MEMORY), Ordering::Relaxed);
+                self.lowers_memory
+                    .store(minor.parse::<u32>().is_ok_and(|minor| minor >= LOWERS_MEMORY) || minor.is_empty(), Ordering::Relaxed);
             }
             Err(error) => tracing::warn!(%error, "the API server does not say its version"),
         }
@@ -113,8 +114,7 @@ impl GameDeployments {
         let object = Arc::clone(&self.objects.get(key)?.object);
         let uid = object.metadata.uid.clone().unwrap_or_default();
         let selector = &object.spec.selector;
-        let gone = self.gone().get(&uid).map(|names| names.iter().cloned().collect::<Vec<_>>()).unwrap_or_default();
-        let (owned, orphans) = (Index::Owner(uid), Index::Orphan(key.namespace.clone()));
+        let (owned, orphans) = (Index::Owner(uid.clone()), Index::Orphan(key.namespace.clone()));
         let mut pods: Vec<_> = self.pods.find(&owned).iter().map(|pod| Arc::clone(&pod.facts)).collect();
         let loose = self.pods.find(&orphans);
         pods.extend(loose.iter().filter(|pod| selector.matches(&pod.facts.labels)).map(|pod| Arc::clone(&pod.facts)));
@@ -131,6 +131,8 @@ impl GameDeployments {
         let neighbours = || self.budgets.find(&Index::Namespace(key.namespace.clone()));
         let budgets = if protects(&object) { neighbours() } else { Vec::new() };
         let budgets = budgets.iter().map(|budget| Arc::clone(&budget.facts)).collect();
+        // After the pods: whoever is gone from there is remembered here.
+        let gone = self.gone().get(&uid).map(|names| names.iter().cloned().collect::<Vec<_>>()).unwrap_or_default();
         let Known { taken, refusals } = known.clone();
         let (taken_revision_names, taken_pod_names) = (taken.revisions, [taken.pods, gone].concat());
         Some(Observed {
@@ -154,7 +156,8 @@ impl GameDeployments {
         let seen = self.silent();
         let facts = |name: &str| {
             let key = Key { namespace: String::new(), name: name.to_owned() };
-            let heard = |since: Timestamp| seen.since.get(name).map_or(since, |seen| since.max(*seen));
+            // One that was not counted yet has only just been seen to be silent.
+            let heard = |since: Timestamp| since.max(seen.since.get(name).copied().unwrap_or_else(Timestamp::now));
             let known = self.nodes.get(&key).map(|node| NodeFacts { silent: node.facts.silent.map(heard), ..node.facts });
             // One that is not known may be too new.
             known.unwrap_or_else(|| NodeFacts { gone: self.deleted_nodes.contains(name), ..NodeFacts::default() })
@@ -214,12 +217,19 @@ impl GameDeployments {
         keys.into_iter().filter(asks).for_each(|key| queue.add(key));
     }
 
-    /// A pod changed: look at its owner, or at those who might adopt it.
-    pub fn pod_changed(&self, queue: &Queue, change: &Change<Pod>) {
-        let is_there = |pod: &&Arc<Pod>| change.new.as_ref().is_some_and(|new| new.facts.uid == pod.facts.uid);
-        if let Some(pod) = change.old.as_ref().filter(|pod| !is_there(pod)) {
-            self.remember_gone(pod);
+    /// Pods changed. Who is gone is remembered before anything is decided.
+    pub fn pods_changed(&self, queue: &Queue, changes: &[Change<Pod>]) {
+        for change in changes {
+            let is_there = |pod: &&Arc<Pod>| change.new.as_ref().is_some_and(|new| new.facts.uid == pod.facts.uid);
+            if let Some(pod) = change.old.as_ref().filter(|pod| !is_there(pod)) {
+                self.remember_gone(pod);
+            }
         }
+        changes.iter().for_each(|change| self.pod_changed(queue, change));
+    }
+
+    /// A pod changed: look at its owner, or at those who might adopt it.
+    fn pod_changed(&self, queue: &Queue, change: &Change<Pod>) {
         for pod in change.old.iter().chain(&change.new) {
             let namespace = pod.facts.namespace.clone();
             if let Some(owner) = &pod.controller {

@@ -121,7 +121,7 @@ impl Changes {
         self.obstacles.entry((revision.to_owned(), target.name.clone())).or_insert_with(|| {
             match (situation.template(revision), &pod.spec) {
                 (Some(template), _) => inplace::obstacles(template, &target.template, situation.seen.lowers_memory),
-                (None, Some(spec)) => inplace::unlike(spec, &target.template),
+                (None, Some(spec)) => inplace::unlike(spec, &target.template, situation.seen.lowers_memory),
                 (None, None) => vec!["the template that the pod was made from is not known".to_owned()],
             }
         })

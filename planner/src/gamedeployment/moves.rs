@@ -276,29 +276,42 @@ impl<'s, 'a> Remaining<'s, 'a> {
         }
     }
 
-    /// The rest of a pod's change is refused.
+    /// The rest of a pod's change is refused, or what has to come before it.
     fn hold_rest(&mut self, pod: &PodFacts) {
         let targets = [&self.situation.update.name, &self.situation.current.name];
         let target = targets.into_iter().find(|target| pod.revision() == Some(target));
-        self.held.extend(target.map(|target| Held::new(pod, Wanted::Rest(target))));
+        self.held.extend(target.map(|target| Held::new(pod, Wanted::Change(target))));
     }
 
     /// A part of a pod's change is made, and it serves again because the rest was refused: it is taken out of its services for the rest like any other pod.
     fn finish(&mut self, pod: &PodFacts) {
         let is_elsewhere = self.is_outdated(pod, Turn::Agreed) || self.situation.is_named_for_deletion(pod);
         let Some(revision) = pod.revision().filter(|_| self.situation.rolls() && !is_elsewhere) else { return };
-        let (intent, is_free) = (Intent::Update(revision), !self.situation.is_available(pod));
-        let has_room = is_free || self.available > self.floor();
+        // Also an approval that cannot be taken back holds it.
+        if self.is_held(pod, Wanted::Change(revision)) {
+            self.hold_rest(pod);
+            return;
+        }
+        let (intent, is_available) = (Intent::Update(revision), self.situation.is_available(pod));
+        let is_free = !is_available && !self.situation.is_silent(pod);
         match self.gates.look(pod, intent) {
-            Answer::Free | Answer::Skipped(_) | Answer::Yes if has_room => {
-                self.available -= usize::from(!is_free);
+            Answer::Free | Answer::Skipped(_) | Answer::Yes if is_free || self.available > self.floor() => {
+                self.available -= usize::from(is_available);
                 self.gates.keep(pod, intent);
                 self.changes.drain(pod, self.situation.now);
             }
-            Answer::Open | Answer::Again if has_room && self.asks(pod, intent) => {}
+            Answer::Open | Answer::Again if self.may_ask(is_free) && self.asks(pod, intent) => self.promised += usize::from(is_available),
             Answer::Open | Answer::Free | Answer::Skipped(_) => {}
-            Answer::Yes | Answer::Asking | Answer::No(_) | Answer::Again => self.gates.keep(pod, intent),
+            Answer::Yes | Answer::Asking | Answer::No(_) | Answer::Again => {
+                self.promised += usize::from(is_available);
+                self.gates.keep(pod, intent);
+            }
         }
+    }
+
+    /// Whether another pod may be asked: it may go at any moment once it agrees.
+    fn may_ask(&self, is_free: bool) -> bool {
+        is_free || self.available.saturating_sub(self.promised) > self.floor()
     }
 
     /// Asks about a pod that was updated in place, once it serves again.
@@ -498,7 +511,7 @@ impl<'s, 'a> Remaining<'s, 'a> {
         let has_room = is_free || self.available > self.floor();
         let is_spare =
             self.situation.group(pod) != Group::Current || self.current_to_spare > 0 || self.situation.is_named_for_deletion(pod);
-        let may_ask = is_spare && (is_free || self.available.saturating_sub(self.promised) > self.floor());
+        let may_ask = is_spare && self.may_ask(is_free);
         match answer {
             Answer::Free | Answer::Skipped(_) if !has_room => return false,
             Answer::Free => act(self),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::pod::{PodFacts, Resources};
 use crate::quantity;
@@ -49,23 +49,33 @@ pub fn obstacles(old: &Value, new: &Value, lowers_memory: bool) -> Vec<String> {
 }
 
 /// Paths where a pod is not what a template asks for in a way that it cannot follow. The API server and admission webhooks add to a pod: what the template does not
-/// mention may be anything.
+/// mention may be anything, except for what every pod has.
 #[must_use]
-pub fn unlike(spec: &str, template: &Value) -> Vec<String> {
+pub fn unlike(spec: &str, template: &Value, lowers_memory: bool) -> Vec<String> {
     let Ok(spec) = serde_json::from_str::<Value>(spec) else { return vec!["template.spec".to_owned()] };
-    let (mut found, mut wanted) = (serde_json::json!({ "spec": spec }), canonical(&with_one_image(template)));
+    let (mut found, mut wanted) = (canonical(&with_one_image(&json!({ "spec": spec }))), canonical(&with_one_image(template)));
     let mut paths = quality_of_service(&found, &wanted);
+    if !lowers_memory {
+        paths.extend(lowered_memory(&found, &wanted));
+    }
     [&mut found, &mut wanted].into_iter().for_each(forget_all_changeable);
     contain("template", &found, &wanted, &mut paths);
+    let of = |value: &Value, key: &str| value.pointer("/spec").and_then(|spec| spec.get(key)).cloned();
+    let odd = EVERY_POD.iter().filter(|key| of(&wanted, key).is_none() && of(&found, key).is_some());
+    paths.extend(odd.map(|key| format!("template.spec.{key}")));
     let count = |value: &Value| value.pointer("/spec/containers").and_then(Value::as_array).map_or(0, Vec::len);
-    if count(&found) != count(&wanted) && paths.is_empty() {
+    if count(&found) != count(&wanted) {
         paths.push("template.spec.containers".to_owned());
     }
     paths.truncate(NAMED);
     paths
 }
 
-/// Whether `found` has all that is wanted: of lists with names, those of the same name.
+/// What every pod has, if only as a default, and nobody adds.
+const EVERY_POD: &[&str] =
+    &["restartPolicy", "dnsPolicy", "terminationGracePeriodSeconds", "hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"];
+
+/// Whether `found` has all that is wanted: of lists of objects, those with the same key.
 fn contain(path: &str, found: &Value, wanted: &Value, paths: &mut Vec<String>) {
     match (found, wanted) {
         (Value::Object(found), Value::Object(wanted)) => {
@@ -73,11 +83,12 @@ fn contain(path: &str, found: &Value, wanted: &Value, paths: &mut Vec<String>) {
                 contain(&format!("{path}.{key}"), found.get(key).unwrap_or(&Value::Null), wanted, paths);
             }
         }
-        (Value::Array(found), Value::Array(wanted)) => {
+        (Value::Array(found), Value::Array(wanted)) if wanted.iter().all(Value::is_object) => {
             for (index, wanted) in wanted.iter().enumerate() {
-                let name = |one: &Value| one.get("name").cloned();
-                let same = name(wanted).and_then(|wanted| found.iter().find(|one| name(one).as_ref() == Some(&wanted)));
-                contain(&format!("{path}[{index}]"), same.or_else(|| found.get(index)).unwrap_or(&Value::Null), wanted, paths);
+                let key = ["mountPath", "containerPort", "name"].into_iter().find(|key| wanted.get(key).is_some());
+                let same = key.and_then(|key| found.iter().find(|one| one.get(key) == wanted.get(key)));
+                let other = || found.get(index).filter(|_| key.is_none());
+                contain(&format!("{path}[{index}]"), same.or_else(other).unwrap_or(&Value::Null), wanted, paths);
             }
         }
         (found, wanted) if found == wanted => {}
@@ -273,8 +284,6 @@ fn texts<'v>(template: &'v Value, part: &str) -> BTreeMap<&'v str, &'v str> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn template(change: impl FnOnce(&mut Value)) -> Value {
@@ -403,12 +412,15 @@ mod tests {
             }],
         });
         found["initContainers"][0]["image"] = json!("setup:1");
-        let unlike = |found: &Value| unlike(&found.to_string(), &wanted);
+        let unlike = |found: &Value| unlike(&found.to_string(), &wanted, true);
         assert_eq!(unlike(&found), Vec::<String>::new());
         found["containers"][0]["env"][1]["value"] = json!("2");
         assert_eq!(unlike(&found), ["template.spec.containers[0].env[0].value"]);
         found["containers"][0]["env"][1]["value"] = json!("1");
         found["containers"].as_array_mut().unwrap().push(json!({ "name": "mesh", "image": "mesh:1" }));
         assert_eq!(unlike(&found), ["template.spec.containers"]);
+        found["containers"].as_array_mut().unwrap().pop();
+        found["restartPolicy"] = json!("Never");
+        assert_eq!(unlike(&found), ["template.spec.restartPolicy"]);
     }
 }
