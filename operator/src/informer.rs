@@ -408,9 +408,12 @@ mod tests {
         let (metrics, store): (Arc<Metrics>, Arc<Store<Pod>>) = (Arc::default(), Arc::default());
         let server = Server::new(kube::Client::new(router, "play"), Arc::clone(&metrics));
         let task = tokio::spawn(Informer::new(server, Arc::clone(&store), metrics, true, |_| {}).run());
-        while store.progress() < 7 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let seen = async {
+            while store.progress() < 7 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), seen).await.unwrap();
         task.abort();
         let asked = script.lock().unwrap().0.clone();
         assert!(asked[0].contains("sendInitialEvents=true") && asked[1].ends_with("&resourceVersion=6"), "{asked:?}");
