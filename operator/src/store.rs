@@ -151,6 +151,7 @@ impl<T: Kept> Store<T> {
         let mut last = self.stalled_at.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if last.is_none_or(|last| last.elapsed() >= STALLED_AGAIN) {
             *last = Some(Instant::now());
+            tracing::warn!(kind = T::KIND, "a write was not seen; opening the watch again");
             self.stalled.notify_waiters();
         }
     }
