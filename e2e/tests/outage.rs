@@ -231,7 +231,7 @@ async fn lists_that_take_long_are_not_asked_for_again(suite: Arc<Suite>) -> Resu
     let game = Game::apply(&scene, "game", &json!({ "replicas": 3 }))?;
     game.until_rest("Complete").await?;
     let lists = proxy.lists();
-    // A pod is created, and nobody says so: the server is asked about this pod, and not about all there are.
+    // A pod is created, and the write is never answered: the server is asked about this pod, and not about all there are.
     proxy.refuse_all(axum::http::Method::POST, "/pods", 0);
     game.patch(json!({ "spec": { "replicas": 4 } })).await?;
     crate::cleanup::eventually("nothing was left unanswered", || proxy.refused() > 0).await?;

@@ -188,7 +188,7 @@ pub struct Gates<'a> {
     facts: Facts<'a>,
     /// Runs of pods, by the uid of the pod.
     runs: BTreeMap<&'a str, Vec<&'a Arc<HookRun>>>,
-    /// Names of runs that exist or are asked for in this plan, as soon as somebody is asked.
+    /// Names of runs that exist or are asked for in this plan, once a hook is asked.
     names: Option<BTreeSet<String>>,
     /// Names of runs whose question stands.
     kept: BTreeSet<&'a str>,

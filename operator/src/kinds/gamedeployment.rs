@@ -60,7 +60,7 @@ pub struct GameDeployments {
 /// Nodes that do not answer, as far as this operator knows.
 #[derive(Debug)]
 struct Silent {
-    /// Since when each was seen to be silent. Clocks differ, and nobody tells an operator that is cut off.
+    /// Since when each was seen to be silent. Clocks differ, and an operator that is cut off learns of it late.
     since: BTreeMap<String, Timestamp>,
     /// Whether they are so many that none counts as lost.
     is_braked: bool,
@@ -131,7 +131,7 @@ impl GameDeployments {
         let neighbours = || self.budgets.find(&Index::Namespace(key.namespace.clone()));
         let budgets = if protects(&object) { neighbours() } else { Vec::new() };
         let budgets = budgets.iter().map(|budget| Arc::clone(&budget.facts)).collect();
-        // After the pods: whoever is gone from there is remembered here.
+        // Read after the pods: a pod that is gone from there is remembered here.
         let gone = self.gone().get(&uid).map(|names| names.iter().cloned().collect::<Vec<_>>()).unwrap_or_default();
         let Known { taken, refusals } = known.clone();
         let (taken_revision_names, taken_pod_names) = (taken.revisions, [taken.pods, gone].concat());

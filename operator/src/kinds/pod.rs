@@ -354,7 +354,7 @@ mod tests {
         };
         assert_eq!(of("{}", "a").as_deref(), Some(r#"{"containers":[],"env":"a"}"#));
         assert_eq!(of(r#"{"controller-revision-hash":"game-1"}"#, "a"), None);
-        assert_eq!(of("{}", &"a".repeat(LONGEST_SPEC)), None, "nobody fills our memory with it");
+        assert_eq!(of("{}", &"a".repeat(LONGEST_SPEC)), None, "long specs do not fill the memory");
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub fn unlike(spec: &str, template: &Value, lowers_memory: bool) -> Vec<String> 
     paths
 }
 
-/// What every pod has, if only as a default, and nobody adds.
+/// What every pod has, if only as a default, and admission does not add.
 const EVERY_POD: &[&str] =
     &["restartPolicy", "dnsPolicy", "terminationGracePeriodSeconds", "hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"];
 
