@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use futures::StreamExt;
@@ -12,6 +13,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::scene::{Scene, merge};
+use crate::service::Services;
 use crate::wait::{pod_is_ready, until};
 
 /// A manifest with one container `game` on image `game:1`, changed by `spec` (a merge patch).
@@ -147,6 +149,8 @@ pub struct PodCount {
     pub fewest_ready: usize,
     /// Names of all pods that ever existed.
     pub names: Vec<String>,
+    /// How long each was out of service.
+    pub services: Services,
 }
 
 /// Watches pods until the returned closure is called, which says what was seen at every single event.
@@ -159,12 +163,15 @@ pub async fn watch_pods(pods: &Api<Pod>, label: &str) -> Result<impl FnOnce() ->
         (known.values().filter(|(present, _)| *present).count(), known.values().filter(|(_, ready)| *ready).count())
     };
     let (most, fewest_ready) = count(&known);
-    let seen = Arc::new(Mutex::new(PodCount { most, fewest_ready, names: known.keys().cloned().collect() }));
+    let seen = Arc::new(Mutex::new(PodCount { most, fewest_ready, names: known.keys().cloned().collect(), services: Services::default() }));
     let (shared, pods, label) = (Arc::clone(&seen), pods.clone(), label.to_owned());
     let task = tokio::spawn(async move {
         let mut changes = std::pin::pin!(watcher(pods, watcher::Config::default().labels(&label)).default_backoff());
         let mut listed = BTreeMap::new();
         while let Some(change) = changes.next().await {
+            if let Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) = &change {
+                shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner).services.saw(pod, Instant::now());
+            }
             match change {
                 Ok(watcher::Event::Apply(pod)) => drop(known.insert(pod.name_any(), state(&pod))),
                 Ok(watcher::Event::Delete(pod)) => drop(known.remove(&pod.name_any())),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use axum::http::Method;
 use e2e::{Game, Place, Proxy, Scene, Suite, run, until, until_pod_ready, watch_pods};
 use k8s_openapi::api::core::v1::Pod;
@@ -26,6 +26,8 @@ pub(crate) fn add(suite: &Arc<Suite>) {
 
 /// Work resumes so soon after an obstacle is gone, with some time for a slow machine to do it.
 const RESUMED: Duration = Duration::from_secs(20);
+/// The longest time between two tries of a refused write: a pod that is out of service for its restart and this waited for that of another.
+const RETRY: Duration = Duration::from_secs(4);
 
 /// An admission policy for pods of the test's namespace, which is in force when this returns. It goes with [`lift`].
 async fn forbid(scene: &Scene, operation: &str, expression: &str, probe: &[&str]) -> Result<()> {
@@ -152,7 +154,15 @@ async fn one_pod_that_may_not_be_changed(scene: Arc<Scene>) -> Result<()> {
     ensure!(!pod.annotations().keys().any(|key| key.starts_with("inplace-update")), "{:?}", pod.annotations());
     let revision = |status: &Value| status["currentRevision"].as_str().unwrap_or_default().to_owned();
     ensure!(pod.labels().get("controller-revision-hash") == Some(&revision(&status)), "{:?}", pod.labels());
-    ensure!(seen().fewest_ready >= 16, "more than four were out of service");
+    let count = seen();
+    ensure!(count.fewest_ready >= 16, "more than four were out of service");
+    let outages = count.services.outages();
+    for (name, outages) in outages.iter().filter(|(name, _)| **name != kept) {
+        let [outage] = outages else { bail!("{name} was out of service {} times", outages.len()) };
+        let waited = outage.whole.saturating_sub(outage.restart);
+        ensure!(outage.restart > Duration::ZERO && waited < RETRY, "{name} was out of service for {outage:?}");
+    }
+    ensure!(outages.len() == 20, "{} pods were watched", outages.len());
     // It is not drained while a dry run is refused.
     let mut drained = false;
     let pods = scene.pods();

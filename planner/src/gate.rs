@@ -4,6 +4,7 @@
 //! approval is a HookRun that carries the pod's uid and what it is asked for. It holds as long as that is wanted: runs whose question nobody repeats are deleted before
 //! anything else is said about the pod.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -182,12 +183,33 @@ pub struct Waiting {
     pub said: Option<String>,
 }
 
+/// What a run was asked, read from its labels once.
+#[derive(Debug, Clone, Copy)]
+struct Asked<'a> {
+    run: &'a Arc<HookRun>,
+    place: Place,
+    template: Option<&'a str>,
+    target: Option<&'a str>,
+    attempt: u32,
+}
+
+impl<'a> Asked<'a> {
+    fn of(run: &'a Arc<HookRun>) -> Option<Self> {
+        let (template, target) = (label(run, RUN_TEMPLATE_LABEL), label(run, RUN_TARGET_LABEL));
+        Some(Self { run, place: Place::of(run)?, template, target, attempt: attempt(run) })
+    }
+
+    fn name(&self) -> &'a str {
+        self.run.metadata.name.as_deref().unwrap_or_default()
+    }
+}
+
 /// The hooks of one workload, and what one decision wants of them.
 #[derive(Debug)]
 pub struct Gates<'a> {
     facts: Facts<'a>,
     /// Runs of pods, by the uid of the pod.
-    runs: BTreeMap<&'a str, Vec<&'a Arc<HookRun>>>,
+    runs: BTreeMap<&'a str, Vec<Asked<'a>>>,
     /// Names of runs that exist or are asked for in this plan, once a hook is asked.
     names: Option<BTreeSet<String>>,
     /// Names of runs whose question stands.
@@ -228,9 +250,9 @@ impl<'a> Gates<'a> {
     /// Puts the runs in order.
     #[must_use]
     pub fn new(facts: Facts<'a>) -> Self {
-        let mut runs: BTreeMap<&str, Vec<&Arc<HookRun>>> = BTreeMap::new();
-        for run in facts.runs.iter().filter(|run| Place::of(run).is_some() && run.metadata.deletion_timestamp.is_none()) {
-            runs.entry(label(run, RUN_POD_UID_LABEL).unwrap_or_default()).or_default().push(run);
+        let mut runs: BTreeMap<&str, Vec<Asked>> = BTreeMap::new();
+        for asked in facts.runs.iter().filter(|run| run.metadata.deletion_timestamp.is_none()).filter_map(Asked::of) {
+            runs.entry(label(asked.run, RUN_POD_UID_LABEL).unwrap_or_default()).or_default().push(asked);
         }
         Self {
             facts,
@@ -274,14 +296,11 @@ impl<'a> Gates<'a> {
     }
 
     /// The newest run that asks this.
-    fn run(&self, pod: &PodFacts, hook: &Hook, intent: Intent) -> Option<&'a Arc<HookRun>> {
+    fn run(&self, pod: &PodFacts, hook: &Hook, intent: Intent) -> Option<Asked<'a>> {
         let runs = self.runs.get(pod.uid.as_str())?;
         let (target, template) = (target(intent), text(&hook.step.template_name));
-        let is_it = |run: &&&Arc<HookRun>| {
-            let is_of_hook = label(run, RUN_TYPE_LABEL) == Some(hook.place.label()) && label(run, RUN_TEMPLATE_LABEL) == Some(&template);
-            is_of_hook && label(run, RUN_TARGET_LABEL) == target
-        };
-        runs.iter().filter(is_it).max_by_key(|run| (attempt(run), &run.metadata.name)).copied()
+        let is_it = |asked: &&Asked| asked.place == hook.place && asked.template == Some(&*template) && asked.target == target;
+        runs.iter().filter(is_it).max_by_key(|asked| (asked.attempt, asked.name())).copied()
     }
 
     /// What the hook says to an intent.
@@ -291,17 +310,18 @@ impl<'a> Gates<'a> {
     }
 
     /// What the hook says to an intent, and the run that says it.
-    fn look_at(&self, pod: &PodFacts, intent: Intent) -> (Answer, Option<&'a Arc<HookRun>>) {
+    fn look_at(&self, pod: &PodFacts, intent: Intent) -> (Answer, Option<Asked<'a>>) {
         let Some(hook) = self.hook(intent) else { return (Answer::Free, None) };
         if let Some(why) = self.skipped(pod) {
             return (Answer::Skipped(why), None);
         }
         let run = self.run(pod, &hook, intent);
-        (run.map_or(Answer::Open, |run| self.read(pod, &hook, intent, run)), run)
+        (run.map_or(Answer::Open, |asked| self.read(pod, &hook, intent, &asked)), run)
     }
 
     /// What a run says.
-    fn read(&self, pod: &PodFacts, hook: &Hook, intent: Intent, run: &Arc<HookRun>) -> Answer {
+    fn read(&self, pod: &PodFacts, hook: &Hook, intent: Intent, asked: &Asked) -> Answer {
+        let run = asked.run;
         if is_of_another_life(run, pod) {
             return Answer::Again;
         }
@@ -316,7 +336,7 @@ impl<'a> Gates<'a> {
             let is_retried = intent == Intent::Delete && self.facts.refusals.is_deletion_refused(&pod.uid);
             return if is_retried && is_old() { Answer::Again } else { Answer::Yes };
         }
-        let again = asked_again_at(run);
+        let again = asked_again_at(asked);
         // As long as the flag cannot be taken back it says nothing.
         let is_retried = hook.retry && !self.facts.refusals.has("reset_retry");
         if is_retried || again <= self.facts.now { Answer::Again } else { Answer::No(again) }
@@ -360,19 +380,19 @@ impl<'a> Gates<'a> {
         self.choose(pod, intent);
         let Some(hook) = self.hook(intent) else { return };
         if let Some(run) = self.run(pod, &hook, intent) {
-            self.keep_run(pod, hook.place, run);
+            self.keep_run(pod, run);
         }
     }
 
-    fn keep_run(&mut self, pod: &PodFacts, place: Place, run: &'a Arc<HookRun>) {
-        let name = run.metadata.name.as_deref().unwrap_or_default();
+    fn keep_run(&mut self, pod: &PodFacts, asked: Asked<'a>) {
+        let (run, name, place) = (asked.run, asked.name(), asked.place);
         self.kept.insert(name);
         let phase = phase(run);
         if phase == Phase::Successful {
             return;
         }
         if phase.is_final() {
-            self.wake_at(asked_again_at(run));
+            self.wake_at(asked_again_at(&asked));
         }
         let status = run.status.as_ref();
         let since = run.metadata.creation_timestamp.as_ref().map_or(self.facts.now, |time| time.0);
@@ -399,7 +419,7 @@ impl<'a> Gates<'a> {
         let asked = is_due && self.ask(pod, Intent::Delete, &[]);
         if let Some(run) = run.filter(|_| !asked) {
             self.choose(pod, Intent::Delete);
-            self.keep_run(pod, Place::PreDelete, run);
+            self.keep_run(pod, run);
         }
         if is_due { Leaving::Asked } else { Leaving::Later }
     }
@@ -435,7 +455,7 @@ impl<'a> Gates<'a> {
             }
         };
         self.choose(pod, intent);
-        let attempt = self.run(pod, &hook, intent).map_or(0, attempt).saturating_add(1);
+        let attempt = self.run(pod, &hook, intent).map_or(0, |asked| asked.attempt).saturating_add(1);
         let base = base(pod, &hook);
         let facts = self.facts;
         let names = self.names.get_or_insert_with(|| {
@@ -477,11 +497,11 @@ impl<'a> Gates<'a> {
     #[must_use]
     pub fn writes(&mut self, pods: &[Arc<PodFacts>]) -> Writes {
         let is_cut = self.is_cut;
-        let is_void = |run: &&&'a Arc<HookRun>| !is_cut && !self.kept.contains(run.metadata.name.as_deref().unwrap_or_default());
-        let void = |run: &&Arc<HookRun>| Action::DeleteHookRun {
-            name: run.metadata.name.clone().unwrap_or_default(),
-            uid: run.metadata.uid.clone().unwrap_or_default(),
-            pod: label(run, RUN_POD_UID_LABEL).map(str::to_owned),
+        let is_void = |asked: &&Asked| !is_cut && !self.kept.contains(asked.name());
+        let void = |asked: &Asked| Action::DeleteHookRun {
+            name: asked.name().to_owned(),
+            uid: asked.run.metadata.uid.clone().unwrap_or_default(),
+            pod: label(asked.run, RUN_POD_UID_LABEL).map(str::to_owned),
         };
         let voids = self.runs.values().flatten().filter(is_void).map(void).collect();
         let marks = std::mem::take(&mut self.marks);
@@ -536,9 +556,9 @@ fn attempt(run: &Arc<HookRun>) -> u32 {
 }
 
 /// When a pod whose hook said no is asked again.
-fn asked_again_at(run: &Arc<HookRun>) -> Timestamp {
-    let doubled = FIRST_PAUSE.checked_mul(1 << attempt(run).saturating_sub(1).min(10)).unwrap_or(LONGEST_PAUSE);
-    ended(run).map_or(Timestamp::MIN, |ended| ended.checked_add(doubled.min(LONGEST_PAUSE)).unwrap_or(Timestamp::MAX))
+fn asked_again_at(asked: &Asked) -> Timestamp {
+    let doubled = FIRST_PAUSE.checked_mul(1 << asked.attempt.saturating_sub(1).min(10)).unwrap_or(LONGEST_PAUSE);
+    ended(asked.run).map_or(Timestamp::MIN, |ended| ended.checked_add(doubled.min(LONGEST_PAUSE)).unwrap_or(Timestamp::MAX))
 }
 
 /// When a hook gave its answer.
@@ -561,9 +581,9 @@ fn instance(pod: &PodFacts) -> &str {
 fn labels(pod: &PodFacts, hook: &Hook, intent: Intent, attempt: u32) -> BTreeMap<String, String> {
     let all = [
         (RUN_TYPE_LABEL, Some(hook.place.label().to_owned())),
-        (RUN_TEMPLATE_LABEL, Some(text(&hook.step.template_name))),
+        (RUN_TEMPLATE_LABEL, Some(text(&hook.step.template_name).into_owned())),
         (RUN_REVISION_LABEL, pod.revision().map(str::to_owned)),
-        (RUN_INSTANCE_LABEL, Some(text(instance(pod)))),
+        (RUN_INSTANCE_LABEL, Some(text(instance(pod)).into_owned())),
         (RUN_POD_UID_LABEL, Some(pod.uid.clone())),
         (RUN_ATTEMPT_LABEL, Some(attempt.to_string())),
         (RUN_TARGET_LABEL, target(intent).map(str::to_owned)),
@@ -572,8 +592,8 @@ fn labels(pod: &PodFacts, hook: &Hook, intent: Intent, attempt: u32) -> BTreeMap
 }
 
 /// A text that fits into a label: itself, or a short one that stands for it.
-fn text(whole: &str) -> String {
-    if whole.len() <= LONGEST_LABEL { whole.to_owned() } else { short(whole) }
+fn text(whole: &str) -> Cow<'_, str> {
+    if whole.len() <= LONGEST_LABEL { Cow::Borrowed(whole) } else { Cow::Owned(short(whole)) }
 }
 
 fn short(whole: &str) -> String {
