@@ -14,12 +14,14 @@ use serde_json::{Value, json};
 use crate::cleanup::eventually;
 use crate::gamedeployment::{audited, counts};
 use crate::gates::door;
+use crate::real::container;
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
     suite.sharing(fake, "refused::a_quota_holds_back_only_the_pods_beyond_it", a_quota_holds_back_only_the_pods_beyond_it);
     suite.sharing(fake, "refused::one_pod_that_may_not_be_deleted_does_not_stop_a_rollout", one_pod_that_may_not_be_deleted);
     suite.sharing(fake, "refused::one_pod_that_may_not_be_changed_serves_and_the_others_are_updated", one_pod_that_may_not_be_changed);
+    suite.sharing(Place::Real, "refused::a_pod_that_may_not_grow_serves_as_it_was", a_pod_that_may_not_grow_serves_as_it_was);
     suite.sharing(fake, "refused::a_retried_deletion_is_asked_about_again", a_retried_deletion_is_asked_about_again);
     suite.alone("refused::one_pod_whose_writes_fail_does_not_stop_the_others", one_pod_whose_writes_fail_does_not_stop_the_others);
 }
@@ -178,6 +180,36 @@ async fn one_pod_that_may_not_be_changed(scene: Arc<Scene>) -> Result<()> {
     Game::expect_counts(&status, 20, 20, 20)?;
     ensure!(lifted.elapsed() < RESUMED, "it took {:?} to go on", lifted.elapsed());
     Ok(())
+}
+
+/// Image and resources change together: what a quota refuses to grow does not restart either.
+async fn a_pod_that_may_not_grow_serves_as_it_was(scene: Arc<Scene>) -> Result<()> {
+    let template = |image: &str, cpu: &str| {
+        let container = json!({ "name": "game", "image": image, "resources": { "requests": { "cpu": cpu } } });
+        json!({ "template": { "spec": { "containers": [container] } } })
+    };
+    let mut spec = template("main:v1", "50m");
+    e2e::merge(&mut spec, &json!({ "replicas": 2, "updateStrategy": { "type": "InplaceUpdate", "maxUnavailable": 1 } }));
+    let game = Game::apply(&scene, "game", &spec)?;
+    game.until_rest("Complete").await?;
+    scene.kubectl(&["create", "quota", "tight", "--hard=requests.cpu=110m"])?;
+    eventually("the quota is in force", || {
+        scene.kubectl(&["get", "quota", "tight", "-o", "jsonpath={.status.used.requests\\.cpu}"]).is_ok_and(|used| used == "100m")
+    })
+    .await?;
+    game.patch(json!({ "spec": template("main:v2", "75m") })).await?;
+    until_degraded(&game, "FailedUpdatePodInPlace", "exceeded quota: tight").await?;
+    let status = game.until("both serve as they were", |status| status["readyReplicas"] == 2 && status["updatedReplicas"] == 0).await?;
+    ensure!(status["availableReplicas"] == 2, "{status}");
+    let restarts = async || -> Result<Vec<i32>> {
+        let pods = game.pods().await?;
+        Ok(pods.iter().filter_map(|pod| container(pod, "game")).map(|game| game.restart_count).collect())
+    };
+    ensure!(restarts().await? == [0, 0], "restarted although it may not grow: {:?}", restarts().await?);
+    scene.kubectl(&["delete", "quota", "tight"])?;
+    Game::expect_counts(&game.until_rest("Complete").await?, 2, 2, 2)?;
+    ensure!(restarts().await? == [1, 1], "not exactly one restart: {:?}", restarts().await?);
+    game.until_condition("Degraded", "False", "AsExpected").await.map(drop)
 }
 
 async fn a_retried_deletion_is_asked_about_again(scene: Arc<Scene>) -> Result<()> {
