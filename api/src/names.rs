@@ -121,6 +121,10 @@ pub mod reason {
     pub const DELETING: &str = "Deleting";
     /// A field has a value that cannot be followed.
     pub const INVALID_SPEC: &str = "InvalidSpec";
+    /// The revision of the template is being deleted.
+    pub const REVISION_LEAVING: &str = "RevisionBeingDeleted";
+    /// More is stored of the object than the operator keeps.
+    pub const TOO_LARGE: &str = "TooLarge";
     /// Hot patches are not in this version.
     pub const NO_HOT_PATCH: &str = "HotPatchUpdateNotInThisVersion";
     /// A hook of a canary step is being asked.

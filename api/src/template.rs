@@ -1,23 +1,179 @@
 //! The pod template: opaque JSON that reaches the pod untouched.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
-/// A pod template as the user wrote it. It is never turned into typed structures and back, so fields that are newer than this program survive.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct PodTemplate(pub Value);
+/// The longest template, in bytes of JSON.
+pub const LONGEST: usize = 512 * 1024;
+/// The most values in a template: read, each of them needs far more memory than the text.
+pub const MOST_VALUES: usize = 20_000;
+
+/// What a template means, as a number that no other template has.
+pub type Meaning = [u8; 32];
+
+/// A pod template as the user wrote it. It is never turned into typed structures and back, so fields that are newer than this program survive. It is kept as text and
+/// read when it is needed; of one that is too large only the size is kept.
+#[derive(Debug, Clone, Default)]
+pub struct PodTemplate(Arc<Kept>);
+
+#[derive(Debug)]
+struct Kept {
+    text: Result<Box<str>, TooLarge>,
+    meaning: OnceLock<Meaning>,
+}
+
+/// A template that is not kept, with its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TooLarge {
+    /// It has so many bytes.
+    Bytes(usize),
+    /// It has so many values.
+    Values(usize),
+}
+
+impl std::fmt::Display for TooLarge {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(out, "has {bytes} bytes of JSON, at most {LONGEST} are allowed"),
+            Self::Values(values) => write!(out, "has {values} values, at most {MOST_VALUES} are allowed"),
+        }
+    }
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self { text: Ok("null".into()), meaning: OnceLock::new() }
+    }
+}
 
 impl PodTemplate {
+    fn new(text: Box<str>) -> Self {
+        let text = if text.len() > LONGEST {
+            Err(TooLarge::Bytes(text.len()))
+        } else {
+            match values(&text) {
+                count if count > MOST_VALUES => Err(TooLarge::Values(count)),
+                _ => Ok(text),
+            }
+        };
+        Self(Arc::new(Kept { text, meaning: OnceLock::new() }))
+    }
+
+    /// Its JSON; null if it is too large.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        self.0.text.as_deref().unwrap_or("null")
+    }
+
+    /// Why it cannot be followed.
+    #[must_use]
+    pub fn too_large(&self) -> Option<TooLarge> {
+        self.0.text.as_ref().err().copied()
+    }
+
+    /// All of it, read anew each time.
+    #[must_use]
+    pub fn value(&self) -> Value {
+        self.read().unwrap_or_default()
+    }
+
     /// The labels that pods get from the template.
     #[must_use]
     pub fn labels(&self) -> BTreeMap<String, String> {
-        let labels = self.0.pointer("/metadata/labels").and_then(Value::as_object);
-        let pairs = labels.into_iter().flatten();
-        pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+        self.metadata().labels
+    }
+
+    /// The labels and annotations that pods get from the template. Nothing else of it is read.
+    #[must_use]
+    pub fn metadata(&self) -> TemplateMetadata {
+        self.read::<Described>().unwrap_or_default().metadata.unwrap_or_default()
+    }
+
+    /// What it means, worked out once.
+    pub fn meaning(&self, work_out: impl FnOnce(&Value) -> Meaning) -> &Meaning {
+        self.0.meaning.get_or_init(|| work_out(&self.value()))
+    }
+
+    fn read<T: DeserializeOwned>(&self) -> Option<T> {
+        serde_json::from_str(self.text()).ok()
+    }
+}
+
+/// What pods get from a template besides their spec.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct TemplateMetadata {
+    /// Labels.
+    #[serde(default, deserialize_with = "texts")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    #[serde(default, deserialize_with = "texts")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Described {
+    #[serde(default)]
+    metadata: Option<TemplateMetadata>,
+}
+
+/// Texts by their keys. What is no text is left out: the API server refuses the pod.
+fn texts<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
+    let all = Option::<BTreeMap<String, Value>>::deserialize(from)?.unwrap_or_default();
+    Ok(all.into_iter().filter_map(|(key, value)| if let Value::String(text) = value { Some((key, text)) } else { None }).collect())
+}
+
+/// How many values a JSON text has at most, counted without reading it.
+#[must_use]
+pub fn values(text: &str) -> usize {
+    let (mut count, mut is_string, mut is_escaped) = (1, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_string => is_escaped = true,
+            b'"' => is_string = !is_string,
+            b',' | b'[' | b'{' if !is_string => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
+impl From<&Value> for PodTemplate {
+    fn from(value: &Value) -> Self {
+        Self::new(value.to_string().into())
+    }
+}
+
+impl From<Value> for PodTemplate {
+    fn from(value: Value) -> Self {
+        Self::from(&value)
+    }
+}
+
+impl PartialEq for PodTemplate {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.text == other.0.text
+    }
+}
+
+impl Eq for PodTemplate {}
+
+impl Serialize for PodTemplate {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        serde_json::from_str::<&RawValue>(self.text()).map_err(serde::ser::Error::custom)?.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for PodTemplate {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text: Box<RawValue> = Deserialize::deserialize(from).map_err(D::Error::custom)?;
+        Ok(Self::new(text.into()))
     }
 }
 
@@ -50,5 +206,32 @@ impl JsonSchema for PodTemplate {
                 },
             },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_is_kept_as_it_was_written() {
+        let text = r#"{"z":1.50,"a":{"deep":[1,null,"\u00e9"]},"metadata":{"labels":{"app":"game","odd":1},"annotations":null}}"#;
+        let template: PodTemplate = serde_json::from_str(text).unwrap();
+        assert_eq!(template.text(), text);
+        assert_eq!(serde_json::to_string(&template).unwrap(), text);
+        assert_eq!(template.labels(), BTreeMap::from([("app".to_owned(), "game".to_owned())]));
+        let again: PodTemplate = serde_json::from_value(template.value()).unwrap();
+        assert_eq!(again.value(), template.value());
+    }
+
+    #[test]
+    fn of_a_template_that_is_too_large_only_the_size_is_kept() {
+        let of = |text: &str| serde_json::from_str::<PodTemplate>(text).unwrap();
+        let long = of(&format!(r#"{{"a":"{}"}}"#, "x".repeat(LONGEST)));
+        assert_eq!(long.too_large(), Some(TooLarge::Bytes(LONGEST + 8)));
+        let junk = of(&format!("[{}0]", r#"{"a":0},"#.repeat(MOST_VALUES)));
+        assert!(matches!(junk.too_large(), Some(TooLarge::Values(_))), "{junk:?}");
+        assert_eq!((junk.text(), junk.value()), ("null", Value::Null));
+        assert_eq!(of(&format!(r#""{}""#, r#",[{\""#.repeat(MOST_VALUES))).too_large(), None, "text is no structure");
     }
 }

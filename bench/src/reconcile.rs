@@ -46,7 +46,7 @@ struct Look {
 
 fn world() -> GameDeployments {
     let (deleted, _) = Deleted::new();
-    GameDeployments::new(Arc::default(), Arc::new(deleted), jiff::SignedDuration::from_mins(5))
+    GameDeployments::new(Arc::default(), Arc::new(deleted), jiff::SignedDuration::from_mins(5), &Arc::default())
 }
 
 fn pass(world: &GameDeployments, key: &Key) -> Result<Pass<<GameDeployments as Workload>::Status>> {

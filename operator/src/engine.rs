@@ -6,6 +6,7 @@ use jiff::SignedDuration;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
+use crate::allowance::Allowance;
 use crate::client::Server;
 use crate::controller::{Controller, Workload};
 use crate::events::Events;
@@ -33,6 +34,8 @@ pub struct Limits {
     pub writes_per_object: usize,
     /// Writes under way for all objects.
     pub writes: usize,
+    /// Bytes of memory for the objects of one namespace.
+    pub namespace_memory: usize,
 }
 
 /// What a term needs.
@@ -79,10 +82,11 @@ impl Engine {
 
         let queue = |kind| Arc::new(Queue::new(kind, Arc::clone(&metrics)));
         let (games_queue, runs_queue, templates_queue) = (queue("GameDeployment"), queue("HookRun"), queue("HookTemplate"));
-        let templates = HookTemplates::default();
+        let allowance = Arc::new(Allowance::of(limits.namespace_memory));
+        let templates = HookTemplates { objects: Arc::new(Store::within(Arc::clone(&allowance))) };
         let (deleted, unknown_nodes) = Deleted::new();
         let deleted = Arc::new(deleted);
-        let games = GameDeployments::new(Arc::clone(&templates.objects), Arc::clone(&deleted), node_silence);
+        let games = GameDeployments::new(Arc::clone(&templates.objects), Arc::clone(&deleted), node_silence, &allowance);
         watch.games(&games, &games_queue);
         let (known, on) = (games.clone(), Arc::clone(&games_queue));
         watch.tasks.spawn(look_up(server.clone(), deleted, unknown_nodes, move || known.nodes_changed(&on)));

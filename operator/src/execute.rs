@@ -564,7 +564,7 @@ mod tests {
     }
 
     fn create(name: &str, successor: bool) -> Action {
-        let (name, id, revision, template) = (name.to_owned(), name.to_owned(), "game-2".to_owned(), Arc::new(json!({})));
+        let (name, id, revision, template) = (name.to_owned(), name.to_owned(), "game-2".to_owned(), json!({}).into());
         Action::CreatePod(NewPod { name, id, revision, template, gated: false, index: None, protected: false, successor })
     }
 

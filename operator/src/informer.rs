@@ -12,10 +12,12 @@ use tokio::time::Instant;
 
 use crate::client::{CallError, Server};
 use crate::metrics::Metrics;
-use crate::store::{Change, Kept, Key, Store};
+use crate::store::{Change, Fresh, Kept, Key, Store};
 
 /// Objects per page of a list.
 const PAGE: u32 = 500;
+/// A page with more bytes is not read to its end.
+const LARGEST_PAGE: usize = 8 * 1024 * 1024;
 /// The server ends a watch after this time; the next one goes on where it ended.
 const WATCH_SECONDS: u64 = 290;
 /// The server sends a bookmark about once a minute: a stream that is silent for longer is dead.
@@ -28,8 +30,12 @@ const SHORT: Duration = Duration::from_secs(1);
 /// How long to wait after a failure, at least and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
+/// How often objects that are cut are looked for that have room again, and how many are read then.
+const RESTORE_EVERY: Duration = Duration::from_secs(5);
+const MOST_RESTORED: usize = 32;
+
 /// What changes that were seen together lead to.
-type Reaction<T> = Box<dyn Fn(&[Change<T>]) + Send + Sync>;
+type Reaction<T> = Arc<dyn Fn(&[Change<T>]) + Send + Sync>;
 
 /// Follows one kind for as long as the process leads.
 pub struct Informer<T: Kept> {
@@ -114,11 +120,16 @@ impl<T: Kept> Informer<T> {
         streaming: bool,
         changed: impl Fn(&[Change<T>]) + Send + Sync + 'static,
     ) -> Self {
-        Self { server, store, metrics, changed: Box::new(changed), streaming }
+        Self { server, store, metrics, changed: Arc::new(changed), streaming }
     }
 
     /// Runs until it is dropped.
-    pub async fn run(mut self) {
+    pub async fn run(self) {
+        let restored = restore(self.server.clone(), Arc::clone(&self.store), Arc::clone(&self.changed));
+        tokio::select! { () = restored => {}, () = self.follow() => {} }
+    }
+
+    async fn follow(mut self) {
         let mut failures = 0_u32;
         loop {
             match self.list_and_watch(&mut failures).await {
@@ -174,14 +185,17 @@ impl<T: Kept> Informer<T> {
     }
 
     async fn list(&self) -> Result<u64, CallError> {
-        let (mut fresh, mut token) = (HashMap::new(), String::new());
+        let (mut fresh, mut token, mut limit) = (Fresh::new(), String::new(), PAGE);
         loop {
             let token_query = if token.is_empty() { String::new() } else { format!("&continue={token}") };
-            let body = self.page(&format!("{}?limit={PAGE}{token_query}", T::PATH)).await?;
+            let Some(body) = self.page(&format!("{}?limit={limit}{token_query}", T::PATH), limit).await? else {
+                limit /= 2;
+                continue;
+            };
             let page: Page = read(&body)?;
             for item in page.items {
                 if let Some(object) = self.decode(item.get()) {
-                    fresh.insert(object.key(), object);
+                    fresh.insert(object, self.store.allowance());
                 }
             }
             token = page.metadata.r#continue;
@@ -193,8 +207,8 @@ impl<T: Kept> Informer<T> {
         }
     }
 
-    /// A page of a list, however long it takes, as long as something comes.
-    async fn page(&self, path: &str) -> Result<String, CallError> {
+    /// A page of a list, however long it takes, as long as something comes. Nothing if it is too large: half of it is asked for then.
+    async fn page(&self, path: &str, limit: u32) -> Result<Option<String>, CallError> {
         let mut body = std::pin::pin!(http_body(self.server.stream(path, LIST_DEADLINE).await?));
         let mut text = Vec::new();
         while let Some(bytes) = tokio::time::timeout(SILENCE, body.try_next())
@@ -203,8 +217,11 @@ impl<T: Kept> Informer<T> {
             .map_err(|error| broken(&error.to_string()))?
         {
             text.extend_from_slice(&bytes);
+            if text.len() > LARGEST_PAGE && limit > 1 {
+                return Ok(None);
+            }
         }
-        String::from_utf8(text).map_err(|error| broken(&error.to_string()))
+        String::from_utf8(text).map(Some).map_err(|error| broken(&error.to_string()))
     }
 
     /// Follows changes from `version`; without one, a streaming list comes first.
@@ -227,7 +244,7 @@ impl<T: Kept> Informer<T> {
         };
         let body = http_body(response);
         let mut lines = std::pin::pin!(body.into_async_read());
-        let mut initial = version.is_none().then(HashMap::new);
+        let mut initial = version.is_none().then(Fresh::new);
         let mut version = version.unwrap_or_default();
         let mut line = Vec::new();
         loop {
@@ -248,14 +265,14 @@ impl<T: Kept> Informer<T> {
                 Step::Seen(seen) => version = version.max(seen),
                 Step::Listed(seen) => {
                     version = seen;
-                    self.replace(initial.take().unwrap_or_default(), seen);
+                    self.replace(initial.take().unwrap_or_else(Fresh::new), seen);
                 }
                 Step::Expired => return Ok(too_old::<T>()),
             }
         }
     }
 
-    fn take(&self, line: &str, initial: &mut Option<HashMap<Key, T>>) -> Result<Step, CallError> {
+    fn take(&self, line: &str, initial: &mut Option<Fresh<T>>) -> Result<Step, CallError> {
         let frame: Frame = read(line)?;
         let json = frame.object.get();
         match frame.kind.as_ref() {
@@ -280,7 +297,7 @@ impl<T: Kept> Informer<T> {
         }
     }
 
-    fn object(&self, json: &str, deleted: bool, initial: &mut Option<HashMap<Key, T>>) -> Result<Step, CallError> {
+    fn object(&self, json: &str, deleted: bool, initial: &mut Option<Fresh<T>>) -> Result<Step, CallError> {
         let Some(object) = self.decode(json).filter(|_| !deleted) else {
             let named: Named = read(json)?;
             let version = named.metadata.resource_version.parse().unwrap_or_default();
@@ -294,7 +311,7 @@ impl<T: Kept> Informer<T> {
         };
         let (key, version) = (object.key(), object.version());
         if let Some(initial) = initial {
-            initial.insert(key, object);
+            initial.insert(object, self.store.allowance());
         } else {
             self.put(&key, Some(object), version);
         }
@@ -321,11 +338,26 @@ impl<T: Kept> Informer<T> {
         (self.changed)(std::slice::from_ref(&change));
     }
 
-    fn replace(&self, fresh: HashMap<Key, T>, version: u64) {
+    fn replace(&self, fresh: Fresh<T>, version: u64) {
         let changes = self.store.replace(fresh, version);
         self.metrics.set_cached(T::KIND, self.store.len());
         (self.changed)(&changes);
         tracing::debug!(kind = T::KIND, objects = self.store.len(), version, "listed");
+    }
+}
+
+/// Reads objects again that are cut, once their namespace has room for them.
+async fn restore<T: Kept>(server: Server, store: Arc<Store<T>>, changed: Reaction<T>) {
+    loop {
+        tokio::time::sleep(RESTORE_EVERY).await;
+        for key in store.to_restore(MOST_RESTORED) {
+            let Ok(json) = server.get::<Box<RawValue>>(&crate::settle::path::<T>(&key)).await else { continue };
+            if let Ok(whole) = T::decode(json.get())
+                && let Some(change) = store.restore(whole)
+            {
+                changed(std::slice::from_ref(&change));
+            }
+        }
     }
 }
 

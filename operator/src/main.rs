@@ -60,6 +60,9 @@ struct Cli {
     /// Writes under way at the same time for all objects
     #[arg(long, default_value_t = 64, value_parser = at_least_one, value_name = "N")]
     writes: usize,
+    /// Memory for the objects of one namespace, for example 48Mi: what does not fit is left alone, and its condition says so
+    #[arg(long, default_value = "48Mi", value_parser = parse_memory, value_name = "BYTES")]
+    namespace_memory: usize,
     /// Measurements of hooks under way at the same time
     #[arg(long, default_value_t = 512, value_parser = at_least_one, value_name = "N")]
     hook_concurrency: usize,
@@ -98,6 +101,9 @@ struct Cli {
     log_format: LogFormat,
 }
 
+/// What is read at the same time is bounded by it, and so is the memory that this needs.
+const MOST_THREADS: usize = 4;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
     Json,
@@ -107,6 +113,11 @@ enum LogFormat {
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let span: jiff::SignedDuration = text.parse().map_err(|error| format!("{error}; write for example 15s"))?;
     Duration::try_from(span).ok().filter(|duration| !duration.is_zero()).ok_or_else(|| "must be above zero".to_owned())
+}
+
+fn parse_memory(text: &str) -> Result<usize, String> {
+    let bytes = planner::quantity::nanos(text).and_then(|nanos| usize::try_from(nanos / 1_000_000_000).ok());
+    bytes.filter(|bytes| *bytes >= 1024 * 1024).ok_or_else(|| "must be at least 1Mi".to_owned())
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
@@ -119,7 +130,9 @@ fn main() -> ExitCode {
         log(&cli)?;
         check(&cli)?;
         // Conditions of hooks are parsed by recursion: room is cheap, an overflow is not.
-        tokio::runtime::Builder::new_multi_thread().enable_all().thread_stack_size(8 << 20).build()?.block_on(run(&cli))
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(MOST_THREADS);
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.enable_all().worker_threads(threads).thread_stack_size(8 << 20).build()?.block_on(run(&cli))
     };
     match run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -271,7 +284,12 @@ async fn term(
         server: server.clone(),
         leadership: Arc::clone(leadership),
         metrics: Arc::clone(metrics),
-        limits: Limits { workers: cli.workers, writes_per_object: cli.writes_per_object, writes: cli.writes },
+        limits: Limits {
+            workers: cli.workers,
+            writes_per_object: cli.writes_per_object,
+            writes: cli.writes,
+            namespace_memory: cli.namespace_memory,
+        },
         streaming: true,
         node_silence: cli.node_silence.try_into().unwrap_or(planner::node::DEFAULT_SILENCE),
         hooks: hooks.clone(),

@@ -86,7 +86,7 @@ impl<T: Kept> Cache for Store<T> {
 }
 
 /// The path of one object, from that of all.
-fn path<T: Kept>(key: &Key) -> String {
+pub(crate) fn path<T: Kept>(key: &Key) -> String {
     let (group, plural) = T::PATH.rsplit_once('/').unwrap_or_default();
     format!("{group}/namespaces/{}/{plural}/{}", key.namespace, key.name)
 }

@@ -1,11 +1,13 @@
 //! What the informers have seen, found by key or by index.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+use crate::allowance::Allowance;
 
 /// Namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,17 +44,34 @@ pub trait Kept: Send + Sync + Sized + 'static {
     fn matters(&self) -> bool {
         true
     }
+    /// How many bytes of its namespace's allowance it needs. Nothing if it is cut.
+    fn size(&self) -> usize {
+        0
+    }
+    /// Forgets what can be large. It stays as something that exists, and `why` is what people are told.
+    fn cut(&mut self, _why: String) {}
 }
 
 /// What objects can be found by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Index {
-    /// The uid of the controller.
-    Owner(String),
-    /// Nobody controls it: the namespace.
+    /// Its controller.
+    Owner(OwnerKey),
+    /// It has no controller: the namespace.
     Orphan(String),
     /// The namespace.
     Namespace(String),
+}
+
+/// A controller as its objects name it. Anybody can write an owner reference: only all of it together says who owns an object.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct OwnerKey {
+    /// The kind, which is one of ours.
+    pub kind: String,
+    /// The namespace, which is the object's own, and the name.
+    pub key: Key,
+    /// The uid.
+    pub uid: String,
 }
 
 /// A change that was seen.
@@ -68,12 +87,64 @@ pub struct Change<T> {
 struct Inner<T> {
     objects: HashMap<Key, Arc<T>>,
     indexed: HashMap<Index, BTreeMap<Key, Arc<T>>>,
+    /// Objects that are cut because their namespace has no room.
+    cut: BTreeMap<Key, Cut>,
+}
+
+/// An object of which not all is kept.
+#[derive(Debug, Clone, Copy)]
+struct Cut {
+    /// What all of it needs.
+    size: usize,
+    version: u64,
+}
+
+/// A list that is not complete yet.
+#[derive(Debug)]
+pub(crate) struct Fresh<T> {
+    objects: HashMap<Key, T>,
+    /// Objects that are cut.
+    cut: BTreeMap<Key, Cut>,
+    used: HashMap<String, usize>,
+}
+
+impl<T: Kept> Fresh<T> {
+    pub(crate) fn new() -> Self {
+        Self { objects: HashMap::new(), cut: BTreeMap::new(), used: HashMap::new() }
+    }
+
+    /// Puts an object into the list. A list alone does not need more than its namespaces may have.
+    pub(crate) fn insert(&mut self, mut object: T, allowance: &Allowance) {
+        let (key, size) = (object.key(), object.size());
+        self.remove(&key);
+        let used = self.used.entry(key.namespace.clone()).or_default();
+        if allowance.is_exceeded_by(used.saturating_add(size)) {
+            object.cut(allowance.words(&key.namespace));
+            self.cut.insert(key.clone(), Cut { size, version: object.version() });
+            if !object.matters() {
+                return;
+            }
+        } else {
+            *used += size;
+        }
+        self.objects.insert(key, object);
+    }
+
+    pub(crate) fn remove(&mut self, key: &Key) {
+        self.cut.remove(key);
+        if let Some(old) = self.objects.remove(key)
+            && let Some(used) = self.used.get_mut(&key.namespace)
+        {
+            *used = used.saturating_sub(old.size());
+        }
+    }
 }
 
 /// All objects of one kind.
 #[derive(Debug)]
 pub struct Store<T> {
     inner: RwLock<Inner<T>>,
+    allowance: Arc<Allowance>,
     /// Everything up to this version has been seen.
     progress: watch::Sender<u64>,
     /// Whether there was a list.
@@ -88,13 +159,23 @@ const STALLED_AGAIN: Duration = Duration::from_secs(30);
 
 impl<T: Kept> Default for Store<T> {
     fn default() -> Self {
-        let inner = RwLock::new(Inner { objects: HashMap::new(), indexed: HashMap::new() });
-        let (progress, listed) = (watch::Sender::new(0), watch::Sender::new(false));
-        Self { inner, progress, listed, stalled: tokio::sync::Notify::new(), stalled_at: Mutex::default() }
+        Self::within(Arc::default())
     }
 }
 
 impl<T: Kept> Store<T> {
+    /// An empty store, whose objects need no more of each namespace than is allowed.
+    #[must_use]
+    pub fn within(allowance: Arc<Allowance>) -> Self {
+        let inner = RwLock::new(Inner { objects: HashMap::new(), indexed: HashMap::new(), cut: BTreeMap::new() });
+        let (progress, listed) = (watch::Sender::new(0), watch::Sender::new(false));
+        Self { inner, allowance, progress, listed, stalled: tokio::sync::Notify::new(), stalled_at: Mutex::default() }
+    }
+
+    pub(crate) fn allowance(&self) -> &Allowance {
+        &self.allowance
+    }
+
     fn read<R>(&self, look: impl FnOnce(&Inner<T>) -> R) -> R {
         look(&self.inner.read().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
@@ -170,38 +251,57 @@ impl<T: Kept> Store<T> {
 
     /// Puts one object in place of what was there, or removes it.
     pub fn put(&self, key: &Key, new: Option<T>) -> Change<T> {
-        let new = new.map(Arc::new);
-        let mut inner = self.inner.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let old = inner.put(key, new.clone());
-        Change { old, new }
+        self.write().put(key, new, &self.allowance)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Inner<T>> {
+        self.inner.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Puts a complete list in place of everything. Objects that are no longer there are changes too.
-    pub(crate) fn replace(&self, fresh: HashMap<Key, T>, version: u64) -> Vec<Change<T>> {
-        let mut inner = self.inner.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let gone: Vec<Key> = inner.objects.keys().filter(|key| !fresh.contains_key(*key)).cloned().collect();
-        let mut changes: Vec<Change<T>> = gone.iter().map(|key| Change { old: inner.put(key, None), new: None }).collect();
-        for (key, object) in fresh {
+    pub(crate) fn replace(&self, mut fresh: Fresh<T>, version: u64) -> Vec<Change<T>> {
+        let mut inner = self.write();
+        let gone: Vec<Key> = inner.objects.keys().filter(|key| !fresh.objects.contains_key(*key)).cloned().collect();
+        let mut changes: Vec<Change<T>> = gone.iter().map(|key| inner.put(key, None, &self.allowance)).collect();
+        inner.cut.retain(|key, _| fresh.objects.contains_key(key));
+        for (key, object) in fresh.objects {
             let known = inner.objects.get(&key).is_some_and(|old| old.uid() == object.uid() && old.version() == object.version());
-            if !known {
-                let new = Some(Arc::new(object));
-                changes.push(Change { old: inner.put(&key, new.clone()), new });
+            if known {
+                fresh.cut.remove(&key);
+            } else {
+                changes.push(inner.put(&key, Some(object), &self.allowance));
             }
         }
+        inner.cut.extend(fresh.cut);
         drop(inner);
         // A list is the truth, even where an older server answers with an older version.
         self.progress.send_modify(|progress| *progress = version.max(*progress));
         self.listed.send_replace(true);
         changes
     }
+
+    /// Objects that are cut although their namespace has room for them again, at most so many.
+    pub(crate) fn to_restore(&self, most: usize) -> Vec<Key> {
+        let has_room = |(key, cut): &(&Key, &Cut)| self.allowance.has_room(&key.namespace, cut.size);
+        self.read(|inner| inner.cut.iter().filter(has_room).take(most).map(|(key, _)| key.clone()).collect())
+    }
+
+    /// Puts all of an object in place of what was left of it, if it is the same version: what is newer comes from the watch, in its turn.
+    pub(crate) fn restore(&self, whole: T) -> Option<Change<T>> {
+        let key = whole.key();
+        let mut inner = self.write();
+        let is_same = inner.cut.get(&key).is_some_and(|cut| cut.version == whole.version());
+        let has_room = self.allowance.has_room(&key.namespace, whole.size());
+        (is_same && has_room).then(|| inner.put(&key, Some(whole), &self.allowance))
+    }
 }
 
 impl<T: Kept> Inner<T> {
-    fn put(&mut self, key: &Key, new: Option<Arc<T>>) -> Option<Arc<T>> {
-        let old = match &new {
-            Some(object) => self.objects.insert(key.clone(), Arc::clone(object)),
-            None => self.objects.remove(key),
-        };
+    fn put(&mut self, key: &Key, new: Option<T>, allowance: &Allowance) -> Change<T> {
+        let old = self.objects.remove(key);
+        if let Some(old) = &old {
+            allowance.give(&key.namespace, old.size());
+        }
         if let Some(index) = old.as_ref().and_then(|old| old.index())
             && let Some(found) = self.indexed.get_mut(&index)
         {
@@ -210,12 +310,25 @@ impl<T: Kept> Inner<T> {
                 self.indexed.remove(&index);
             }
         }
-        if let Some(object) = new
-            && let Some(index) = object.index()
-        {
-            self.indexed.entry(index).or_default().insert(key.clone(), object);
+        self.cut.remove(key);
+        let new = new.and_then(|new| self.fit(key, new, allowance)).map(Arc::new);
+        if let Some(object) = &new {
+            self.objects.insert(key.clone(), Arc::clone(object));
+            if let Some(index) = object.index() {
+                self.indexed.entry(index).or_default().insert(key.clone(), Arc::clone(object));
+            }
         }
-        old
+        Change { old, new }
+    }
+
+    /// The object as it can be kept, if at all.
+    fn fit(&mut self, key: &Key, mut object: T, allowance: &Allowance) -> Option<T> {
+        let size = object.size();
+        if !allowance.take(&key.namespace, size) {
+            object.cut(allowance.words(&key.namespace));
+            self.cut.insert(key.clone(), Cut { size, version: object.version() });
+        }
+        Some(object).filter(T::matters)
     }
 }
 
@@ -251,7 +364,7 @@ mod tests {
         }
 
         fn index(&self) -> Option<Index> {
-            Some(Index::Owner(self.owner.to_owned()))
+            Some(Index::Owner(owner(self.owner)))
         }
     }
 
@@ -263,8 +376,12 @@ mod tests {
         Key { namespace: "play".to_owned(), name: name.to_owned() }
     }
 
-    fn owned(store: &Store<Thing>, owner: &str) -> Vec<&'static str> {
-        store.find(&Index::Owner(owner.to_owned())).iter().map(|thing| thing.name).collect()
+    fn owner(name: &str) -> OwnerKey {
+        OwnerKey { kind: "Game".to_owned(), key: key(name), uid: name.to_owned() }
+    }
+
+    fn owned(store: &Store<Thing>, name: &str) -> Vec<&'static str> {
+        store.find(&Index::Owner(owner(name))).iter().map(|thing| thing.name).collect()
     }
 
     #[test]
@@ -280,10 +397,91 @@ mod tests {
         assert_eq!(store.len(), 1);
     }
 
+    /// Something of a size, as long as it is whole.
+    #[derive(Debug)]
+    struct Large(Thing, usize, bool);
+
+    impl Kept for Large {
+        const KIND: &'static str = "Large";
+        const PATH: &'static str = "/larges";
+
+        fn decode(json: &str) -> Result<Self, serde_json::Error> {
+            Thing::decode(json).map(|thing| Self(thing, 0, false))
+        }
+
+        fn key(&self) -> Key {
+            self.0.key()
+        }
+
+        fn uid(&self) -> &str {
+            self.0.uid()
+        }
+
+        fn version(&self) -> u64 {
+            self.0.version
+        }
+
+        fn index(&self) -> Option<Index> {
+            self.0.index()
+        }
+
+        fn size(&self) -> usize {
+            if self.2 { 0 } else { self.1 }
+        }
+
+        fn cut(&mut self, why: String) {
+            assert!(why.contains("namespace play"), "{why}");
+            self.2 = true;
+        }
+    }
+
+    fn large(name: &'static str, version: u64, size: usize) -> Large {
+        Large(thing(name, "x", version), size, false)
+    }
+
+    #[test]
+    fn what_a_namespace_has_no_room_for_is_cut_and_comes_back_when_there_is_room() {
+        let allowance = Arc::new(Allowance::of(100));
+        let (store, other) = (Store::within(Arc::clone(&allowance)), Store::within(allowance));
+        let is_cut = |store: &Store<Large>, name: &str| store.get(&key(name)).unwrap().2;
+        store.put(&key("a"), Some(large("a", 1, 60)));
+        other.put(&key("b"), Some(large("b", 1, 60)));
+        assert!(!is_cut(&store, "a") && is_cut(&other, "b"), "all kinds of a namespace share its room");
+        assert!(other.to_restore(9).is_empty() && other.restore(large("b", 1, 60)).is_none());
+        store.put(&key("a"), Some(large("a", 2, 30)));
+        assert_eq!(other.to_restore(9), [key("b")]);
+        assert!(other.restore(large("b", 2, 60)).is_none(), "what is newer comes from the watch");
+        assert!(other.restore(large("b", 1, 60)).is_some() && !is_cut(&other, "b"));
+        assert!(other.to_restore(9).is_empty());
+        store.put(&key("a"), None);
+        other.put(&key("b"), None);
+        assert!(store.allowance.has_room("play", 100), "all is given back");
+    }
+
+    #[test]
+    fn a_list_needs_no_more_than_its_namespaces_may_have() {
+        let store = Store::within(Arc::new(Allowance::of(100)));
+        let list = |things: [Large; 3]| {
+            let mut fresh = Fresh::new();
+            things.into_iter().for_each(|thing| fresh.insert(thing, store.allowance()));
+            fresh
+        };
+        store.replace(list([large("a", 1, 60), large("b", 1, 60), large("a", 2, 10)]), 5);
+        assert_eq!(store.to_restore(9), [key("b")]);
+        // The same list again changes nothing.
+        assert!(store.replace(list([large("a", 2, 10), large("b", 1, 60), large("a", 2, 10)]), 6).is_empty());
+        assert!(store.restore(large("b", 1, 60)).is_some());
+        assert!(!store.allowance.has_room("play", 31) && store.allowance.has_room("play", 30));
+    }
+
     #[test]
     fn a_list_reports_what_vanished_and_what_changed_and_nothing_else() {
         let store = Store::default();
-        let list = |things: Vec<Thing>| things.into_iter().map(|thing| (thing.key(), thing)).collect::<HashMap<_, _>>();
+        let list = |things: Vec<Thing>| {
+            let mut fresh = Fresh::new();
+            things.into_iter().for_each(|thing| fresh.insert(thing, store.allowance()));
+            fresh
+        };
         store.replace(list(vec![thing("same", "x", 1), thing("older", "x", 2), thing("gone", "x", 3)]), 5);
         let changes = store.replace(list(vec![thing("same", "x", 1), thing("older", "x", 7), thing("new", "x", 8)]), 9);
         let mut seen: Vec<_> =

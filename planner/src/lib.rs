@@ -21,3 +21,4 @@ pub mod protect;
 pub mod quantity;
 pub mod refusal;
 pub mod revision;
+pub mod templates;

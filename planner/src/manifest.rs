@@ -36,7 +36,8 @@ impl Owner {
 /// A pod: the template as it is, with the owner, the name and our labels.
 #[must_use]
 pub fn pod(owner: &Owner, new: &NewPod) -> Value {
-    let mut pod = new.template.as_object().cloned().unwrap_or_default();
+    let Value::Object(mut pod) = new.template.value() else { return Value::Null };
+    pod.remove(revision::REPLACES);
     let mut metadata = taken_object(&mut pod, "metadata");
     ["creationTimestamp", "generateName", "resourceVersion", "uid"].iter().for_each(|field| drop(metadata.remove(*field)));
     let mut labels = taken_object(&mut metadata, "labels");
@@ -125,13 +126,14 @@ pub fn budget(owner: &Owner, name: &str) -> Value {
 /// A ControllerRevision that records a template.
 #[must_use]
 pub fn controller_revision(owner: &Owner, new: &NewRevision) -> Value {
-    let mut labels = new.template.pointer("/metadata/labels").and_then(Value::as_object).cloned().unwrap_or_default();
+    let template = new.template.value();
+    let mut labels = template.pointer("/metadata/labels").and_then(Value::as_object).cloned().unwrap_or_default();
     labels.insert(REVISION_HASH_LABEL.to_owned(), json!(new.hash));
     json!({
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
         "metadata": { "name": new.name, "namespace": owner.namespace, "labels": labels, "ownerReferences": [owner.reference()] },
-        "data": revision::data(&new.template),
+        "data": revision::data(template),
         "revision": new.number,
     })
 }
@@ -155,8 +157,6 @@ fn taken_object(from: &mut Map<String, Value>, key: &str) -> Map<String, Value> 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     fn owner() -> Owner {
@@ -174,7 +174,7 @@ mod tests {
             name: "game-x".to_owned(),
             id: "x".to_owned(),
             revision: "game-1".to_owned(),
-            template: Arc::new(template.clone()),
+            template: (&template).into(),
             gated: false,
             index: None,
             protected: false,
@@ -196,7 +196,7 @@ mod tests {
             name: "game-x".to_owned(),
             id: "x".to_owned(),
             revision: "game-1".to_owned(),
-            template: Arc::new(json!({ "metadata": null, "spec": {} })),
+            template: json!({ "metadata": null, "spec": {} }).into(),
             gated: true,
             index: None,
             protected: false,

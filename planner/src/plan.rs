@@ -1,9 +1,9 @@
 //! What a decision is made of.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use api::names::{event, reason};
+use api::template::PodTemplate;
 use api::tkex::HookRunSpec;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -178,7 +178,7 @@ pub struct NewRevision {
     /// Its place in history.
     pub number: i64,
     /// The template it records.
-    pub template: Arc<Value>,
+    pub template: PodTemplate,
 }
 
 /// A pod to create.
@@ -191,7 +191,7 @@ pub struct NewPod {
     /// The revision it is made from.
     pub revision: String,
     /// The template of that revision.
-    pub template: Arc<Value>,
+    pub template: PodTemplate,
     /// Whether it gets our readiness gate.
     pub gated: bool,
     /// Its number, if pods get any.
@@ -375,6 +375,10 @@ pub enum Hold {
     NotInThisVersion(Feature),
     /// A field has a value that cannot be followed.
     Invalid { field: String, problem: String },
+    /// The revision of the template is being deleted, and its name is not free before it is gone.
+    RevisionLeaving { name: String },
+    /// More is stored of the object than the operator keeps.
+    TooLarge { what: String },
 }
 
 /// How refused writes are retried.
@@ -474,6 +478,10 @@ impl std::fmt::Display for Hold {
             Self::Ignored { field, why } => write!(out, "{field} has no effect: {why}"),
             Self::NotInThisVersion(feature) => write!(out, "{feature}"),
             Self::Invalid { field, problem } => write!(out, "{field}: {problem}"),
+            Self::RevisionLeaving { name } => {
+                write!(out, "ControllerRevision {name} is being deleted: no pod is made from the template before it is gone; remove its finalizers")
+            }
+            Self::TooLarge { what } => write!(out, "nothing is done: {what}"),
         }
     }
 }

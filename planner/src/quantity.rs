@@ -7,7 +7,8 @@ pub fn same(one: &str, other: &str) -> bool {
 }
 
 /// The amount in thousand-millionths.
-pub(crate) fn nanos(text: &str) -> Option<i128> {
+#[must_use]
+pub fn nanos(text: &str) -> Option<i128> {
     let end = text.find(|letter: char| !(letter.is_ascii_digit() || matches!(letter, '.' | '+' | '-'))).unwrap_or(text.len());
     let (number, unit) = text.split_at_checked(end)?;
     let scale = match unit {

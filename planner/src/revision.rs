@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use api::template::{Meaning, PodTemplate};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::plan::{Action, NewRevision};
 use crate::quantity;
@@ -20,7 +22,10 @@ pub struct RevisionFacts {
     /// Its place in history.
     pub number: i64,
     /// The template it records.
-    pub template: Arc<Value>,
+    pub template: PodTemplate,
+    /// Whether it is being deleted: then it is as good as gone, but for its name.
+    #[serde(default)]
+    pub deleting: bool,
 }
 
 /// The template's place in history.
@@ -29,43 +34,69 @@ pub struct Resolved {
     /// The revision's name.
     pub name: String,
     /// Its template.
-    pub template: Arc<Value>,
+    pub template: PodTemplate,
+    /// Whether its name belongs to a revision that is being deleted: no pod is made from it before that is gone.
+    pub is_leaving: bool,
     /// How often a name was taken by another template.
     pub collisions: i32,
     /// What must be written so that the revision exists and is the newest.
     pub actions: Vec<Action>,
 }
 
-/// Finds the revision of `template`, or names a new one. `ours` are revisions that we own or may adopt; `taken` are names that others use.
+/// Finds the revision of `template`, or names a new one. `all` are revisions that we own or may adopt; `taken` are names that others use.
 #[must_use]
-pub fn resolve(owner_name: &str, template: &Value, ours: &[Arc<RevisionFacts>], taken: &[String], collisions: i32) -> Resolved {
-    let newest = ours.iter().map(|revision| revision.number).max().unwrap_or(0);
-    let meaning = canonical(template);
-    let equal = ours.iter().filter(|revision| canonical(&revision.template) == meaning);
-    if let Some(revision) = equal.max_by_key(|revision| (revision.number, &revision.name)) {
-        let bump = Action::BumpRevision { name: revision.name.clone(), uid: revision.uid.clone(), number: newest + 1 };
+pub fn resolve(owner_name: &str, template: &PodTemplate, all: &[Arc<RevisionFacts>], taken: &[String], collisions: i32) -> Resolved {
+    let live = || all.iter().filter(|revision| !revision.deleting);
+    let newest = live().map(|revision| revision.number).max().unwrap_or(0);
+    let is_equal = |revision: &&Arc<RevisionFacts>| revision.template.too_large().is_none() && meaning(&revision.template) == meaning(template);
+    let found = |name: &str, collisions, is_leaving, actions| {
+        let (name, template) = (name.to_owned(), template.clone());
+        Resolved { name, template, is_leaving, collisions, actions }
+    };
+    if let Some(revision) = live().filter(is_equal).max_by_key(|revision| (revision.number, &revision.name)) {
+        let bump = Action::BumpRevision { name: revision.name.clone(), uid: revision.uid.clone(), number: newest.saturating_add(1) };
         let actions = if revision.number < newest { vec![bump] } else { Vec::new() };
-        return Resolved { name: revision.name.clone(), template: Arc::new(template.clone()), collisions, actions };
+        return found(&revision.name, collisions, false, actions);
     }
-    let bytes = meaning.to_string();
+    // Under another name its pods would look outdated.
+    let leaving = || all.iter().filter(|revision| revision.deleting);
+    if let Some(revision) = leaving().filter(is_equal).max_by_key(|revision| (revision.number, &revision.name)) {
+        return found(&revision.name, collisions, true, Vec::new());
+    }
+    let bytes = canonical(&template.value()).to_string();
     let mut collisions = collisions;
     loop {
         let hash = hash(&bytes, collisions);
         let name = format!("{owner_name}-{hash}");
-        let used = taken.contains(&name) || ours.iter().any(|revision| revision.name == name);
+        if leaving().any(|revision| revision.name == name) {
+            return found(&name, collisions, true, Vec::new());
+        }
+        let used = taken.contains(&name) || live().any(|revision| revision.name == name);
         if !used {
-            let template = Arc::new(template.clone());
-            let new = NewRevision { name: name.clone(), hash, number: newest + 1, template: Arc::clone(&template) };
-            return Resolved { name, template, collisions, actions: vec![Action::CreateRevision(new)] };
+            let new = NewRevision { name: name.clone(), hash, number: newest.saturating_add(1), template: template.clone() };
+            return found(&name, collisions, false, vec![Action::CreateRevision(new)]);
         }
         collisions = collisions.saturating_add(1);
     }
 }
 
+/// The revision that pods keep while the template cannot be followed.
+#[must_use]
+pub fn stay(remembered: &str, template: &PodTemplate, all: &[Arc<RevisionFacts>], collisions: i32) -> Resolved {
+    let known = all.iter().find(|revision| revision.name == remembered && !revision.deleting && revision.template.too_large().is_none());
+    let template = known.map_or(template, |revision| &revision.template).clone();
+    Resolved { name: remembered.to_owned(), template, is_leaving: false, collisions, actions: Vec::new() }
+}
+
+/// What a template means, worked out once: templates that mean the same are the same revision.
+fn meaning(template: &PodTemplate) -> &Meaning {
+    template.meaning(|value| Sha256::digest(canonical(value).to_string()).into())
+}
+
 /// Revisions to forget: the oldest ones beyond `limit` among those that nothing needs.
 #[must_use]
 pub fn superfluous(ours: &[Arc<RevisionFacts>], limit: usize, is_needed: impl Fn(&str) -> bool) -> Vec<Action> {
-    let mut idle: Vec<_> = ours.iter().filter(|revision| !is_needed(&revision.name)).collect();
+    let mut idle: Vec<_> = ours.iter().filter(|revision| !revision.deleting && !is_needed(&revision.name)).collect();
     idle.sort_by_key(|revision| (revision.number, &revision.name));
     let excess = idle.len().saturating_sub(limit);
     let oldest = idle.into_iter().take(excess);
@@ -74,23 +105,15 @@ pub fn superfluous(ours: &[Arc<RevisionFacts>], limit: usize, is_needed: impl Fn
 
 /// What a ControllerRevision stores for a template.
 #[must_use]
-pub fn data(template: &Value) -> Value {
-    let mut template = template.clone();
+pub fn data(mut template: Value) -> Value {
     if let Value::Object(fields) = &mut template {
-        fields.insert("$patch".to_owned(), json!("replace"));
+        fields.insert(REPLACES.to_owned(), json!("replace"));
     }
     json!({ "spec": { "template": template } })
 }
 
-/// The template that a ControllerRevision stores.
-#[must_use]
-pub fn template_of(data: &Value) -> Value {
-    let mut template = data.pointer("/spec/template").cloned().unwrap_or_default();
-    if let Value::Object(fields) = &mut template {
-        fields.remove("$patch");
-    }
-    template
-}
+/// What of a template only a ControllerRevision stores.
+pub(crate) const REPLACES: &str = "$patch";
 
 /// FNV-1 over the text and the number of collisions, its decimal digits written with letters that form no words.
 fn hash(bytes: &str, collisions: i32) -> String {
@@ -124,7 +147,7 @@ pub fn canonical(template: &Value) -> Value {
         drop_if(metadata, "annotations", &json!({}));
     }
     if let Some(fields) = meaning.as_object_mut() {
-        fields.remove("$patch");
+        fields.remove(REPLACES);
         drop_if(fields, "metadata", &json!({}));
     }
     if let Some(spec) = meaning.get_mut("spec").and_then(Value::as_object_mut) {
@@ -251,7 +274,7 @@ mod tests {
 
     fn facts(name: &str, number: i64, template: &Value) -> Arc<RevisionFacts> {
         let (name, uid) = (name.to_owned(), format!("uid-{name}"));
-        Arc::new(RevisionFacts { name, uid, controller: Some("owner".to_owned()), number, template: Arc::new(template.clone()) })
+        Arc::new(RevisionFacts { name, uid, controller: Some("owner".to_owned()), number, template: template.into(), deleting: false })
     }
 
     fn image(image: &str) -> Value {
@@ -266,8 +289,9 @@ mod tests {
     #[test]
     fn a_template_survives_its_revision() {
         let template = image("game:1");
-        assert_eq!(template_of(&data(&template)), template);
-        assert_eq!(data(&template).pointer("/spec/template/$patch"), Some(&json!("replace")));
+        let stored = PodTemplate::from(&data(template.clone())["spec"]["template"]);
+        assert_eq!(meaning(&stored), meaning(&template.clone().into()));
+        assert_eq!(data(template).pointer("/spec/template/$patch"), Some(&json!("replace")));
     }
 
     #[test]
@@ -338,22 +362,44 @@ mod tests {
     #[test]
     fn a_known_template_keeps_its_revision_and_its_name() {
         let ours = [facts("game-a", 1, &image("game:1")), facts("game-b", 2, &image("game:2"))];
-        let resolved = resolve("game", &image("game:2"), &ours, &[], 0);
+        let resolved = resolve("game", &image("game:2").into(), &ours, &[], 0);
         assert_eq!((resolved.name.as_str(), resolved.actions.len()), ("game-b", 0));
     }
 
     #[test]
     fn going_back_makes_the_old_revision_the_newest() {
         let ours = [facts("game-a", 1, &image("game:1")), facts("game-b", 2, &image("game:2"))];
-        let resolved = resolve("game", &image("game:1"), &ours, &[], 0);
+        let resolved = resolve("game", &image("game:1").into(), &ours, &[], 0);
         assert_eq!(resolved.name, "game-a");
         assert_eq!(resolved.actions, [Action::BumpRevision { name: "game-a".to_owned(), uid: "uid-game-a".to_owned(), number: 3 }]);
     }
 
     #[test]
+    fn a_revision_that_is_being_deleted_does_not_count_and_keeps_its_name() {
+        let leaving = |name: &str, number: i64, template: &Value| {
+            Arc::new(RevisionFacts { deleting: true, ..RevisionFacts::clone(&facts(name, number, template)) })
+        };
+        let template = image("game:1");
+        let own = resolve("game", &template.clone().into(), &[], &[], 0);
+        assert!(!own.is_leaving && own.actions.len() == 1);
+        // The same template, and another one under the same name.
+        for other in [&template, &image("game:2")] {
+            let waits = resolve("game", &template.clone().into(), &[leaving(&own.name, 9, other)], &[], 0);
+            assert_eq!((waits.name.as_str(), waits.is_leaving, waits.actions.len(), waits.collisions), (own.name.as_str(), true, 0, 0));
+        }
+        // The original's name for the same template.
+        let waits = resolve("game", &template.clone().into(), &[leaving("game-b7f", 1, &template)], &[], 0);
+        assert_eq!((waits.name.as_str(), waits.is_leaving), ("game-b7f", true));
+        let ours = [facts("game-a", 1, &template), leaving("game-z", 9, &image("game:2"))];
+        let stays = resolve("game", &template.into(), &ours, &[], 0);
+        assert_eq!((stays.name.as_str(), stays.actions.len()), ("game-a", 0), "a higher number that is going is not newer");
+        assert!(superfluous(&ours[1..], 0, |_| false).is_empty(), "it is going already");
+    }
+
+    #[test]
     fn a_name_that_another_template_uses_is_passed_by() {
-        let free = resolve("game", &image("game:1"), &[], &[], 0);
-        let other = resolve("game", &image("game:1"), &[], std::slice::from_ref(&free.name), 0);
+        let free = resolve("game", &image("game:1").into(), &[], &[], 0);
+        let other = resolve("game", &image("game:1").into(), &[], std::slice::from_ref(&free.name), 0);
         assert_ne!(free.name, other.name);
         assert_eq!((free.collisions, other.collisions), (0, 1));
     }

@@ -11,7 +11,7 @@ use planner::node::Nodes;
 use planner::plan::{Action, PatchReason};
 use planner::pod::{Gate, PodFacts};
 use planner::refusal::Refusals;
-use planner::revision::{RevisionFacts, template_of};
+use planner::revision::RevisionFacts;
 use serde_json::Value;
 
 fn objects(file: &str) -> Vec<Value> {
@@ -42,7 +42,8 @@ fn observed(file: &str) -> (Observed, Timestamp) {
         uid: format!("uid-{}", object["metadata"]["name"]),
         controller: Some("OWNER".to_owned()),
         number: object["revision"].as_i64().unwrap(),
-        template: Arc::new(template_of(&object["data"])),
+        template: (&object["data"]["spec"]["template"]).into(),
+        deleting: false,
     };
     let observed = Observed {
         object: Arc::new(serde_json::from_value(of("GameDeployment").next().unwrap().clone()).unwrap()),
@@ -56,6 +57,7 @@ fn observed(file: &str) -> (Observed, Timestamp) {
         taken_pod_names: Vec::new(),
         refusals: Refusals::default(),
         lowers_memory: true,
+        too_large: None,
     };
     (observed, now)
 }

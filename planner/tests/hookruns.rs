@@ -37,7 +37,7 @@ impl Hook {
     }
 
     fn observe(&self, results: &[Measured]) -> Observed {
-        Observed { object: Arc::new(self.run.clone()), flying: BTreeSet::new(), results: results.to_vec(), keep: KEEP }
+        Observed { object: Arc::new(self.run.clone()), flying: BTreeSet::new(), results: results.to_vec(), keep: KEEP, too_large: None }
     }
 
     fn status(&self) -> HookRunStatus {

@@ -196,7 +196,7 @@ fn happen(world: &mut World, event: &Event) {
     let chosen = |world: &World, index: usize| world.pods.keys().nth(index % world.pods.len().max(1)).cloned();
     match event {
         Event::Scale(replicas) => world.edit(|spec| spec.replicas = *replicas),
-        Event::Template(number) => world.edit(|spec| spec.template.0 = template(*number)),
+        Event::Template(number) => world.edit(|spec| spec.template = template(*number).into()),
         Event::Partition(value) => world.edit(|spec| spec.update_strategy.partition = value.clone()),
         Event::MaxUnavailable(value) => world.edit(|spec| spec.update_strategy.max_unavailable = value.clone()),
         Event::MaxSurge(value) => world.edit(|spec| spec.update_strategy.max_surge = value.clone()),
@@ -607,7 +607,7 @@ proptest! {
             happen(&mut world, event);
         }
         prop_assert!(world.settle().is_some(), "law 2");
-        let (template, replicas) = (world.game.spec.template.0.clone(), world.game.spec.replicas);
+        let (template, replicas) = (world.game.spec.template.value(), world.game.spec.replicas);
         for event in &refused {
             let Event::Refuse(word, pod, how, _) = event else { unreachable!() };
             happen(&mut world, &Event::Refuse(*word, *pod, *how, None));
@@ -615,7 +615,7 @@ proptest! {
         world.refused.clear();
         world.drained.clear();
         world.edit(|spec| {
-            spec.template.0 = if template == self::template(0) { self::template(1) } else { self::template(0) };
+            spec.template = if template == self::template(0) { self::template(1) } else { self::template(0) }.into();
             spec.replicas = (replicas - 1).max(0);
             spec.update_strategy.paused = false;
         });

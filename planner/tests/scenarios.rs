@@ -66,6 +66,9 @@ struct Scenario {
     /// Writes that were refused, with how many seconds ago: `p0 delete_pod 2`, `updated create_pod`.
     #[serde(default)]
     refused: Vec<String>,
+    /// Revisions that are being deleted.
+    #[serde(default)]
+    leaving: Vec<String>,
     /// Whether the HookTemplate `test` exists.
     #[serde(default)]
     hook_template: bool,
@@ -104,13 +107,13 @@ fn build(scenario: &Scenario) -> World {
     let current = scenario.current.as_deref().unwrap_or("old");
     if current != "none" {
         for (number, name) in ["stray", "old", "updated"].into_iter().enumerate() {
-            let template = template([2, 0, 1][number]);
             let revision = RevisionFacts {
                 name: format!("game-{name}"),
                 uid: format!("uid-{name}"),
                 controller: Some("uid-game".to_owned()),
                 number: i64::try_from(number).unwrap() + 1,
-                template: std::sync::Arc::new(template),
+                template: template([2, 0, 1][number]).into(),
+                deleting: scenario.leaving.iter().any(|leaving| leaving == name),
             };
             world.revisions.insert(revision.name.clone(), revision);
         }
@@ -180,7 +183,7 @@ fn refuse(world: &mut World, line: &str) {
         "update_pod_inplace" => patch(PatchReason::InPlace, PodPart::Main, revision),
         "mark_pod" => patch(PatchReason::Mark, PodPart::Main, None),
         "create_pod" => {
-            let (id, template) = (name.clone(), std::sync::Arc::new(template(1)));
+            let (id, template) = (name.clone(), template(1).into());
             Action::CreatePod(NewPod {
                 name: id.clone(),
                 id,
@@ -270,7 +273,7 @@ fn add(world: &mut World, line: &str) {
         let under_way = ["draining", "due", "restarting"].iter().find(|word| words.contains(word));
         // A pod on its way to a revision has the image of the stable one until then.
         let made_from = if under_way.is_some() { "old" } else { words[0] };
-        let image = world.revisions.get(&format!("game-{made_from}")).map_or(&json!(null), |revision| &revision.template["spec"]).clone();
+        let image = world.revisions.get(&format!("game-{made_from}")).map_or(json!(null), |revision| revision.template.value()["spec"].clone());
         let gates = if words.contains(&"gated") || words.contains(&"new") || under_way.is_some() {
             json!([{ "conditionType": "InPlaceUpdateReady" }])
         } else {
@@ -370,6 +373,8 @@ fn word(hold: &Hold) -> &'static str {
         Hold::Refused { .. } => "refused",
         Hold::Ignored { .. } => "ignored",
         Hold::Invalid { .. } => "invalid",
+        Hold::RevisionLeaving { .. } => "revision leaving",
+        Hold::TooLarge { .. } => "too large",
     }
 }
 

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::OwnerReference;
+use crate::allowance::weight;
 use crate::store::{Index, Kept, Key};
 
 /// A PodDisruptionBudget.
@@ -17,6 +18,7 @@ pub struct Budget {
     pub facts: Arc<BudgetFacts>,
     namespace: String,
     version: u64,
+    size: usize,
 }
 
 #[derive(Deserialize)]
@@ -61,7 +63,8 @@ impl Kept for Budget {
                 && spec.unhealthy_pod_eviction_policy.is_none_or(|policy| policy != "AlwaysAllow"),
         };
         let version = meta.resource_version.parse().unwrap_or_default();
-        Ok(Self { facts: Arc::new(facts), namespace: meta.namespace, version })
+        let size = serde_json::to_string(&facts.selector).map_or(0, |selector| weight(&selector));
+        Ok(Self { facts: Arc::new(facts), namespace: meta.namespace, version, size })
     }
 
     fn key(&self) -> Key {
@@ -78,6 +81,18 @@ impl Kept for Budget {
 
     fn index(&self) -> Option<Index> {
         Some(Index::Namespace(self.namespace.clone()))
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    /// A selector that nobody can know means no pod of ours: those that the operator makes are short.
+    fn cut(&mut self, _: String) {
+        let facts = Arc::make_mut(&mut self.facts);
+        facts.selector = LabelSelector::default();
+        facts.is_closed = false;
+        self.size = 0;
     }
 }
 

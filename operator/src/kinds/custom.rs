@@ -1,41 +1,142 @@
 //! Objects of our own kinds in the cache.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::names::{INDEX_ON_ANNOTATION, INDEX_RANGE_ANNOTATION, PAUSED_FOR_ANNOTATION};
-use api::tkex::{GameDeployment, HookRun, HookTemplate};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use api::names::{
+    INDEX_ON_ANNOTATION, INDEX_RANGE_ANNOTATION, PAUSED_FOR_ANNOTATION, RUN_ATTEMPT_LABEL, RUN_INSTANCE_LABEL, RUN_POD_UID_LABEL,
+    RUN_REVISION_LABEL, RUN_STEP_LABEL, RUN_TARGET_LABEL, RUN_TEMPLATE_LABEL, RUN_TYPE_LABEL,
+};
+use api::template::values;
+use api::tkex::{
+    GameDeployment, GameDeploymentSpec, GameDeploymentStatus, HookRun, HookRunSpec, HookRunStatus, HookTemplate, HookTemplateSpec,
+    HookTemplateStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, OwnerReference as Owned, Time};
 use kube::Resource;
 use planner::manifest::Owner;
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Error as _};
+use serde_json::value::RawValue;
 
+use super::OwnerReference;
+use crate::allowance::weight;
 use crate::queue::Queue;
 use crate::store::{Change, Index, Kept, Key};
 
 /// A kind of ours.
-pub trait OurKind: Resource + DeserializeOwned + Send + Sync + 'static {
+pub trait OurKind: Resource + Clone + Send + Sync + 'static {
+    /// What people ask for.
+    type Spec: DeserializeOwned;
+    /// What they are told.
+    type Status: DeserializeOwned;
     /// Its name.
     const KIND: &'static str;
     /// The path of all its objects.
     const PATH: &'static str;
     /// Whether its objects are found by their owner, if they have one.
     const OWNED: bool = false;
+    /// The longest spec, its pod template apart, in bytes of JSON.
+    const LONGEST: usize;
+    /// The most values of a spec, its pod template apart.
+    const MOST_VALUES: usize;
+    /// What stands for a spec that is too large.
+    const NOTHING: &'static str;
+    /// Puts an object together.
+    fn assemble(metadata: ObjectMeta, spec: Self::Spec, status: Option<Self::Status>) -> Self;
+    /// Its spec.
+    fn spec_mut(&mut self) -> &mut Self::Spec;
+    /// Forgets all of the status but what decides whether it has to be written.
+    fn shorten_status(&mut self);
 }
 
 impl OurKind for GameDeployment {
+    type Spec = GameDeploymentSpec;
+    type Status = GameDeploymentStatus;
     const KIND: &'static str = "GameDeployment";
     const PATH: &'static str = "/apis/tkex.tencent.com/v1alpha1/gamedeployments";
+    const LONGEST: usize = 512 * 1024;
+    const MOST_VALUES: usize = 20_000;
+    const NOTHING: &'static str = r#"{"selector":{},"template":null}"#;
+
+    fn assemble(metadata: ObjectMeta, spec: Self::Spec, status: Option<Self::Status>) -> Self {
+        Self { metadata, spec, status }
+    }
+
+    fn spec_mut(&mut self) -> &mut Self::Spec {
+        &mut self.spec
+    }
+
+    fn shorten_status(&mut self) {
+        let keep = |status: GameDeploymentStatus| GameDeploymentStatus {
+            observed_generation: status.observed_generation,
+            conditions: some_of(status.conditions),
+            ..GameDeploymentStatus::default()
+        };
+        self.status = self.status.take().map(keep);
+    }
 }
 
 impl OurKind for HookRun {
+    type Spec = HookRunSpec;
+    type Status = HookRunStatus;
     const KIND: &'static str = "HookRun";
     const PATH: &'static str = "/apis/tkex.tencent.com/v1alpha1/hookruns";
     const OWNED: bool = true;
+    const LONGEST: usize = 256 * 1024;
+    const MOST_VALUES: usize = 8_192;
+    const NOTHING: &'static str = r#"{"metrics":[]}"#;
+
+    fn assemble(metadata: ObjectMeta, spec: Self::Spec, status: Option<Self::Status>) -> Self {
+        Self { metadata, spec, status }
+    }
+
+    fn spec_mut(&mut self) -> &mut Self::Spec {
+        &mut self.spec
+    }
+
+    fn shorten_status(&mut self) {
+        if let Some(status) = &mut self.status {
+            status.metric_results = Vec::new();
+            status.conditions = some_of(std::mem::take(&mut status.conditions));
+        }
+    }
 }
 
 impl OurKind for HookTemplate {
+    type Spec = HookTemplateSpec;
+    type Status = HookTemplateStatus;
     const KIND: &'static str = "HookTemplate";
     const PATH: &'static str = "/apis/tkex.tencent.com/v1alpha1/hooktemplates";
+    const LONGEST: usize = 256 * 1024;
+    const MOST_VALUES: usize = 8_192;
+    const NOTHING: &'static str = r#"{"metrics":[]}"#;
+
+    fn assemble(metadata: ObjectMeta, spec: Self::Spec, status: Option<Self::Status>) -> Self {
+        Self { metadata, spec, status }
+    }
+
+    fn spec_mut(&mut self) -> &mut Self::Spec {
+        &mut self.spec
+    }
+
+    fn shorten_status(&mut self) {
+        if let Some(status) = &mut self.status {
+            status.conditions = some_of(std::mem::take(&mut status.conditions));
+        }
+    }
+}
+
+/// Conditions of an object that is cut.
+const MOST_CONDITIONS: usize = 16;
+/// An object with a longer status is not served: what it was told is not known.
+const LONGEST_STATUS: usize = 1024 * 1024;
+/// The most finalizers and owners that are kept.
+const MOST_NAMED: usize = 64;
+
+fn some_of(mut conditions: Vec<Condition>) -> Vec<Condition> {
+    conditions.truncate(MOST_CONDITIONS);
+    conditions
 }
 
 /// An object and its version.
@@ -43,7 +144,117 @@ impl OurKind for HookTemplate {
 pub struct Custom<K> {
     /// The object.
     pub object: Arc<K>,
+    /// Why its spec is not kept.
+    pub too_large: Option<String>,
     version: u64,
+    size: usize,
+}
+
+#[derive(Deserialize)]
+struct Wire<'a> {
+    metadata: Meta,
+    #[serde(borrow, default)]
+    spec: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    status: Option<&'a RawValue>,
+}
+
+/// What is kept of an object's metadata.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Meta {
+    name: String,
+    #[serde(default)]
+    namespace: String,
+    uid: String,
+    resource_version: String,
+    #[serde(default)]
+    generation: Option<i64>,
+    #[serde(default)]
+    creation_timestamp: Option<Time>,
+    #[serde(default)]
+    deletion_timestamp: Option<Time>,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    owner_references: Option<Vec<Owned>>,
+    #[serde(default)]
+    finalizers: Option<Vec<String>>,
+}
+
+/// Labels and annotations that are read. Others can be long, and are nobody's business here.
+const LABELS: [&str; 8] = [
+    RUN_TYPE_LABEL,
+    RUN_POD_UID_LABEL,
+    RUN_TEMPLATE_LABEL,
+    RUN_TARGET_LABEL,
+    RUN_ATTEMPT_LABEL,
+    RUN_INSTANCE_LABEL,
+    RUN_REVISION_LABEL,
+    RUN_STEP_LABEL,
+];
+const ANNOTATIONS: [&str; 3] = [INDEX_ON_ANNOTATION, INDEX_RANGE_ANNOTATION, PAUSED_FOR_ANNOTATION];
+
+fn only(texts: Option<BTreeMap<String, String>>, read: &[&str]) -> Option<BTreeMap<String, String>> {
+    let mut texts = texts?;
+    texts.retain(|key, _| read.contains(&key.as_str()));
+    Some(texts)
+}
+
+impl From<Meta> for ObjectMeta {
+    fn from(meta: Meta) -> Self {
+        let controller = |owners: &Vec<Owned>| owners.iter().find(|owner| owner.controller == Some(true)).or(owners.first()).cloned();
+        Self {
+            name: Some(meta.name),
+            namespace: Some(meta.namespace),
+            uid: Some(meta.uid),
+            resource_version: Some(meta.resource_version),
+            generation: meta.generation,
+            creation_timestamp: meta.creation_timestamp,
+            deletion_timestamp: meta.deletion_timestamp,
+            labels: only(meta.labels, &LABELS),
+            annotations: only(meta.annotations, &ANNOTATIONS),
+            owner_references: meta.owner_references.as_ref().and_then(controller).map(|owner| vec![owner]),
+            finalizers: meta.finalizers,
+            ..Self::default()
+        }
+    }
+}
+
+/// A spec as the API server stores it, which may be too large to be read.
+struct SpecText<'a> {
+    text: &'a str,
+    template: &'a str,
+}
+
+impl<'a> SpecText<'a> {
+    fn of(text: &'a str) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Templated<'a> {
+            #[serde(borrow, default)]
+            template: Option<&'a RawValue>,
+        }
+        let Templated { template } = serde_json::from_str(text)?;
+        Ok(Self { text, template: template.map_or("", RawValue::get) })
+    }
+
+    /// What it needs in memory: a template is kept as text.
+    fn size(&self) -> usize {
+        weight(self.text).saturating_sub(weight(self.template)).saturating_add(self.template.len().min(api::template::LONGEST))
+    }
+
+    /// Why it is not read.
+    fn too_large<K: OurKind>(&self) -> Option<String> {
+        let bytes = self.text.len().saturating_sub(self.template.len());
+        let values = values(self.text).saturating_sub(values(self.template));
+        let apart = if self.template.is_empty() { "" } else { ", its template apart," };
+        if bytes > K::LONGEST {
+            return Some(format!("spec{apart} has {bytes} bytes of JSON, at most {} are allowed", K::LONGEST));
+        }
+        (values > K::MOST_VALUES).then(|| format!("spec{apart} has {values} values, at most {} are allowed", K::MOST_VALUES))
+    }
 }
 
 impl<K: OurKind> Kept for Custom<K> {
@@ -51,14 +262,25 @@ impl<K: OurKind> Kept for Custom<K> {
     const PATH: &'static str = K::PATH;
 
     fn decode(json: &str) -> Result<Self, serde_json::Error> {
-        let mut object: K = serde_json::from_str(json)?;
-        object.meta_mut().managed_fields = None;
-        // People's notes are long, and nobody's business here.
-        if let Some(annotations) = &mut object.meta_mut().annotations {
-            annotations.retain(|key, _| [INDEX_ON_ANNOTATION, INDEX_RANGE_ANNOTATION, PAUSED_FOR_ANNOTATION].contains(&key.as_str()));
+        let Wire { metadata, spec, status } = serde_json::from_str(json)?;
+        let status = status.map_or("null", RawValue::get);
+        let finalizers = metadata.finalizers.as_ref().map_or(0, Vec::len);
+        if status.len() > LONGEST_STATUS || finalizers > MOST_NAMED {
+            return Err(serde_json::Error::custom(format!(
+                "its status has {} bytes and it has {finalizers} finalizers; at most {LONGEST_STATUS} and {MOST_NAMED} are read",
+                status.len()
+            )));
         }
-        let version = object.meta().resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default();
-        Ok(Self { object: Arc::new(object), version })
+        let spec = SpecText::of(spec.map_or(K::NOTHING, RawValue::get))?;
+        let too_large = spec.too_large::<K>();
+        let text = if too_large.is_some() { K::NOTHING } else { spec.text };
+        let version = metadata.resource_version.parse().unwrap_or_default();
+        let mut object = K::assemble(metadata.into(), serde_json::from_str(text)?, serde_json::from_str(status)?);
+        if too_large.is_some() {
+            object.shorten_status();
+        }
+        let size = if too_large.is_some() { 0 } else { spec.size().saturating_add(weight(status)) };
+        Ok(Self { object: Arc::new(object), too_large, version, size })
     }
 
     fn key(&self) -> Key {
@@ -76,14 +298,34 @@ impl<K: OurKind> Kept for Custom<K> {
 
     fn index(&self) -> Option<Index> {
         let metadata = self.object.meta();
-        let controller = controller(metadata).filter(|_| K::OWNED);
-        controller.map(|owner| Index::Owner(owner.uid.clone())).or_else(|| metadata.namespace.clone().map(Index::Namespace))
+        let namespace = metadata.namespace.clone().unwrap_or_default();
+        let owner = controller(metadata).filter(|_| K::OWNED).map(|owner| owner.of_object_in(&namespace));
+        Some(owner.map_or(Index::Namespace(namespace), Index::Owner))
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn cut(&mut self, why: String) {
+        let nothing = serde_json::from_str(K::NOTHING);
+        if let Ok(nothing) = nothing {
+            // Not shared before it is in a store.
+            let object = Arc::make_mut(&mut self.object);
+            *object.spec_mut() = nothing;
+            object.shorten_status();
+        }
+        self.size = 0;
+        self.too_large = Some(why);
     }
 }
 
-/// Who controls an object.
-pub(crate) fn controller(metadata: &ObjectMeta) -> Option<&OwnerReference> {
-    metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
+/// The controller of an object, if it is of one of our kinds.
+pub(crate) fn controller(metadata: &ObjectMeta) -> Option<OwnerReference> {
+    let controller = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+    let (api_version, kind) = (controller.api_version.clone(), controller.kind.clone());
+    let owner = OwnerReference { api_version, kind, name: controller.name.clone(), uid: controller.uid.clone(), controller: true };
+    Some(owner).filter(OwnerReference::is_ours)
 }
 
 /// How others refer to an object.

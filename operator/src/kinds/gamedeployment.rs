@@ -17,13 +17,14 @@ use super::custom::{Custom, controller, owner, path};
 use super::node::{Deleted, Node};
 use super::pod::Pod;
 use super::revision::Revision;
+use crate::allowance::Allowance;
 use crate::client::Server;
 use crate::controller::{Known, Pass, Workload};
 use crate::execute::Failure;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::settle::{Cache, Expected, Writes};
-use crate::store::{Change, Index, Kept as _, Key, Store};
+use crate::store::{Change, Index, Kept as _, Key, OwnerKey, Store};
 
 /// A GameDeployment in the cache.
 pub type Entry = Custom<GameDeployment>;
@@ -77,9 +78,15 @@ const MOST_GONE: usize = 1_000;
 impl GameDeployments {
     /// Empty caches. HookTemplates are kept up to date by their own controller.
     #[must_use]
-    pub fn new(hook_templates: Arc<Store<Custom<HookTemplate>>>, deleted_nodes: Arc<Deleted>, silence: SignedDuration) -> Self {
-        let (objects, pods, revisions, hook_runs) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
-        let (nodes, budgets) = (Arc::default(), Arc::default());
+    pub fn new(
+        hook_templates: Arc<Store<Custom<HookTemplate>>>,
+        deleted_nodes: Arc<Deleted>,
+        silence: SignedDuration,
+        allowance: &Arc<Allowance>,
+    ) -> Self {
+        let (objects, pods) = (store(allowance), store(allowance));
+        let (revisions, hook_runs) = (store(allowance), store(allowance));
+        let (nodes, budgets) = (Arc::default(), store(allowance));
         let silent = Arc::new(Mutex::new(Silent { since: BTreeMap::new(), is_braked: false, heard_since: Timestamp::now() }));
         let (gone, lowers_memory) = (Arc::default(), Arc::new(AtomicBool::new(true)));
         Self { objects, pods, revisions, hook_runs, hook_templates, nodes, deleted_nodes, silence, lowers_memory, silent, gone, budgets }
@@ -111,15 +118,26 @@ impl GameDeployments {
     /// Everything known about one object.
     #[must_use]
     pub fn observe(&self, key: &Key, known: &Known) -> Option<Observed> {
-        let object = Arc::clone(&self.objects.get(key)?.object);
+        let entry = self.objects.get(key)?;
+        let object = Arc::clone(&entry.object);
         let uid = object.metadata.uid.clone().unwrap_or_default();
+        let mut too_large = entry.too_large.clone();
         let selector = &object.spec.selector;
-        let (owned, orphans) = (Index::Owner(uid.clone()), Index::Orphan(key.namespace.clone()));
-        let mut pods: Vec<_> = self.pods.find(&owned).iter().map(|pod| Arc::clone(&pod.facts)).collect();
+        let owner = OwnerKey { kind: Self::KIND.to_owned(), key: key.clone(), uid: uid.clone() };
+        let (owned, orphans) = (Index::Owner(owner), Index::Orphan(key.namespace.clone()));
+        let own = self.pods.find(&owned);
+        let name_of = |what: &str, name: &str, why: &String| format!("{what} {name}: {why}");
+        too_large = too_large.or_else(|| own.iter().find_map(|pod| Some(name_of("pod", &pod.facts.name, pod.too_large.as_ref()?))));
+        let mut pods: Vec<_> = own.iter().map(|pod| Arc::clone(&pod.facts)).collect();
         let loose = self.pods.find(&orphans);
         pods.extend(loose.iter().filter(|pod| selector.matches(&pod.facts.labels)).map(|pod| Arc::clone(&pod.facts)));
-        let mut revisions: Vec<_> = self.revisions.find(&owned).iter().map(|revision| Arc::clone(&revision.facts)).collect();
-        let hook_runs = self.hook_runs.find(&owned).iter().map(|run| Arc::clone(&run.object)).collect();
+        let own = self.revisions.find(&owned);
+        let of_revision = |revision: &Arc<Revision>| Some(name_of("ControllerRevision", &revision.facts.name, revision.too_large.as_ref()?));
+        too_large = too_large.or_else(|| own.iter().find_map(of_revision));
+        let mut revisions: Vec<_> = own.iter().map(|revision| Arc::clone(&revision.facts)).collect();
+        let own = self.hook_runs.find(&owned);
+        too_large = too_large.or_else(|| own.iter().find_map(|run| Some(name_of("HookRun", &run.key().name, run.too_large.as_ref()?))));
+        let hook_runs = own.iter().map(|run| Arc::clone(&run.object)).collect();
         let mut hook_templates = Vec::new();
         for name in templates(&object) {
             let known = self.hook_templates.get(&Key { namespace: key.namespace.clone(), name: name.to_owned() });
@@ -146,6 +164,7 @@ impl GameDeployments {
             taken_revision_names,
             taken_pod_names,
             refusals,
+            too_large,
             lowers_memory: self.lowers_memory.load(Ordering::Relaxed),
         })
     }
@@ -267,7 +286,7 @@ impl GameDeployments {
     pub fn run_changed(queue: &Queue, metrics: &Metrics, change: &Change<Custom<HookRun>>) {
         count(metrics, change);
         for run in change.old.iter().chain(&change.new) {
-            if let Some(owner) = controller(&run.object.metadata).filter(|owner| owner.kind == Self::KIND) {
+            if let Some(owner) = controller(&run.object.metadata) {
                 queue.add(Key { namespace: run.key().namespace, name: owner.name.clone() });
             }
         }
@@ -300,6 +319,11 @@ impl GameDeployments {
             }
         }
     }
+}
+
+/// An empty store, whose objects need no more of each namespace than is allowed.
+fn store<T: crate::store::Kept>(allowance: &Arc<Allowance>) -> Arc<Store<T>> {
+    Arc::new(Store::within(Arc::clone(allowance)))
 }
 
 /// Counts questions about pods, and what came of them.
@@ -369,5 +393,125 @@ impl Workload for GameDeployments {
             (&*self.hook_runs, &writes.hook_runs),
             (&*self.budgets, &writes.budgets),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::store::Kept;
+
+    fn world() -> GameDeployments {
+        let (deleted, _) = Deleted::new();
+        GameDeployments::new(Arc::default(), Arc::new(deleted), SignedDuration::from_mins(5), &Arc::default())
+    }
+
+    fn put<T: Kept>(store: &Store<T>, object: &Value) {
+        let object = T::decode(&object.to_string()).unwrap();
+        store.put(&object.key(), Some(object));
+    }
+
+    /// An owner reference to the victim, and what is wrong with it.
+    fn owner(change: &Value) -> Value {
+        let mut owner = json!({
+            "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "game", "uid": "uid-game", "controller": true,
+        });
+        for (key, value) in change.as_object().unwrap() {
+            owner[key] = value.clone();
+        }
+        owner
+    }
+
+    fn add_owned(world: &GameDeployments, namespace: &str, name: &str, owner: &Value) {
+        let metadata = json!({
+            "name": name, "namespace": namespace, "uid": format!("uid-{name}"), "resourceVersion": "7", "creationTimestamp": "2026-11-15T10:00:00Z",
+            "labels": { "app": "game", "hookrun-type": "pre-delete-step", "pod-uid": "uid-game-a" }, "ownerReferences": [owner],
+            "annotations": { "controller.kubernetes.io/pod-deletion-cost": "-2147483648" },
+        });
+        put(&world.pods, &json!({ "metadata": metadata, "status": { "phase": "Running" } }));
+        put(&world.revisions, &json!({ "metadata": metadata, "revision": 99, "data": { "spec": { "template": { "spec": { "containers": [] } } } } }));
+        let run = json!({ "metadata": metadata, "spec": { "metrics": [] }, "status": { "phase": "Successful" } });
+        put(&world.hook_runs, &run);
+    }
+
+    fn victim() -> GameDeployments {
+        let world = world();
+        let metadata = json!({ "name": "game", "namespace": "play", "uid": "uid-game", "resourceVersion": "1", "generation": 1 });
+        let template = json!({ "metadata": { "labels": { "app": "game" } }, "spec": { "containers": [{ "name": "game", "image": "game:1" }] } });
+        let spec = json!({ "selector": { "matchLabels": { "app": "game" } }, "template": template });
+        put(&world.objects, &json!({ "metadata": metadata, "spec": spec }));
+        add_owned(&world, "play", "game-a", &owner(&json!({})));
+        world
+    }
+
+    fn seen(world: &GameDeployments) -> Value {
+        let key = Key { namespace: "play".to_owned(), name: "game".to_owned() };
+        serde_json::to_value(world.observe(&key, &Known::default()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn objects_of_another_namespace_or_with_a_forged_owner_change_nothing() {
+        let world = victim();
+        let before = seen(&world);
+        assert_eq!((before["pods"].as_array().unwrap().len(), before["revisions"].as_array().unwrap().len()), (1, 1));
+        assert_eq!(before["hook_runs"].as_array().unwrap().len(), 1);
+        let forged = [
+            ("evil", json!({})),
+            ("play", json!({ "kind": "HookRun" })),
+            ("play", json!({ "apiVersion": "evil.example.com/v1" })),
+            ("play", json!({ "name": "other" })),
+            ("play", json!({ "uid": "uid-other" })),
+        ];
+        for (number, (namespace, change)) in forged.iter().enumerate() {
+            add_owned(&world, namespace, &format!("game-forged-{number}"), &owner(change));
+            assert_eq!(seen(&world), before, "{namespace} {change}");
+        }
+    }
+
+    #[test]
+    fn a_workload_of_which_not_all_is_kept_is_held_and_told_why() {
+        let (deleted, _) = Deleted::new();
+        let allowance = Arc::new(Allowance::of(20_000));
+        let world = GameDeployments::new(Arc::default(), Arc::new(deleted), SignedDuration::from_mins(5), &allowance);
+        let metadata = json!({ "name": "game", "namespace": "play", "uid": "uid-game", "resourceVersion": "1" });
+        let spec = json!({ "selector": { "matchLabels": { "app": "game" } }, "template": { "metadata": { "labels": { "app": "game" } } } });
+        put(&world.objects, &json!({ "metadata": metadata, "spec": spec }));
+        let pod = |name: &str, note: usize| {
+            let metadata = json!({
+                "name": name, "namespace": "play", "uid": name, "resourceVersion": "7", "creationTimestamp": "2026-11-15T10:00:00Z",
+                "labels": { "app": "game" }, "annotations": { "note": "x".repeat(note) }, "ownerReferences": [owner(&json!({}))],
+            });
+            put(&world.pods, &json!({ "metadata": metadata }));
+        };
+        pod("thin", 1_000);
+        assert_eq!(seen(&world)["too_large"], Value::Null);
+        pod("fat", 100_000);
+        let key = Key { namespace: "play".to_owned(), name: "game".to_owned() };
+        let pass = world.pass(&key, &Known::default(), Timestamp::now()).unwrap();
+        assert_eq!((pass.pods, pass.plan.actions().count()), (2, 0), "it is still there, and nothing is done");
+        let held = pass.plan.holds.iter().map(ToString::to_string).collect::<String>();
+        assert!(held.contains("pod fat: the objects of namespace play need more than"), "{held}");
+        pod("fat", 1_000);
+        assert_eq!(seen(&world)["too_large"], Value::Null);
+    }
+
+    #[test]
+    fn a_spec_that_is_too_large_is_not_kept() {
+        let object = |steps: usize| {
+            let spec = json!({
+                "selector": {}, "template": { "junk": "x".repeat(1000) },
+                "scaleStrategy": { "podsToDelete": (0..steps).map(|number| format!("game-{number}")).collect::<Vec<_>>() },
+            });
+            let metadata = json!({ "name": "game", "uid": "u", "resourceVersion": "1", "managedFields": [{ "fieldsV1": {} }] });
+            Entry::decode(&json!({ "metadata": metadata, "spec": spec }).to_string()).unwrap()
+        };
+        let small = object(10);
+        assert!(small.too_large.is_none() && small.size() > 1_000 && small.size() < 4_000, "{}", small.size());
+        let large = object(25_000);
+        assert_eq!((large.size(), large.object.spec.scale_strategy.is_none()), (0, true));
+        let why = large.too_large.unwrap();
+        assert!(why.contains("spec, its template apart, has") && why.contains("at most 20000 are allowed"), "{why}");
     }
 }

@@ -29,7 +29,8 @@ pub struct HookRuns {
 
 impl HookRuns {
     fn observe(&self, key: &Key) -> Option<Observed> {
-        let object = Arc::clone(&self.objects.get(key)?.object);
+        let entry = self.objects.get(key)?;
+        let object = Arc::clone(&entry.object);
         let uid = object.metadata.uid.clone().unwrap_or_default();
         if object.status.as_ref().and_then(|status| status.phase).is_some_and(Phase::is_final) {
             self.hooks.end(&uid);
@@ -39,7 +40,7 @@ impl HookRuns {
             results.filter(|result| result.name == metric).map(|result| result.count.saturating_add(result.error)).sum::<i32>()
         };
         let (flying, results) = self.hooks.of(&uid, |result| result.number >= measured(&result.metric));
-        Some(Observed { object, flying, results, keep: self.keep })
+        Some(Observed { object, flying, results, keep: self.keep, too_large: entry.too_large.clone() })
     }
 }
 

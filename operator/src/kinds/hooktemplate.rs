@@ -26,13 +26,14 @@ impl Workload for HookTemplates {
     const REPORTER: &'static str = HOOK_REPORTER;
 
     fn pass(&self, key: &Key, _: &Known, now: Timestamp) -> Option<Pass<HookTemplateStatus>> {
-        let template = Arc::clone(&self.objects.get(key)?.object);
+        let entry = self.objects.get(key)?;
+        let template = Arc::clone(&entry.object);
         Some(Pass {
             owner: owner(&*template),
             path: path(&*template),
             version: template.metadata.resource_version.clone().unwrap_or_default(),
             before: template.status.clone(),
-            plan: hooktemplate::decide(&template, now),
+            plan: hooktemplate::decide(&template, entry.too_large.as_deref(), now),
             pods: 0,
         })
     }

@@ -11,6 +11,8 @@ pub mod revision;
 
 use serde::Deserialize;
 
+use crate::store::{Index, Key, OwnerKey};
+
 /// An owner in an object's metadata.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -39,4 +41,15 @@ impl OwnerReference {
     pub fn is_ours(&self) -> bool {
         self.kind == "GameDeployment" && self.api_version.starts_with("tkex.tencent.com/")
     }
+
+    /// The owner of an object in this namespace: owners are never elsewhere.
+    fn of_object_in(&self, namespace: &str) -> OwnerKey {
+        let key = Key { namespace: namespace.to_owned(), name: self.name.clone() };
+        OwnerKey { kind: self.kind.clone(), key, uid: self.uid.clone() }
+    }
+}
+
+/// What an object in this namespace is found by: its controller, or that it has none.
+fn index(controller: Option<&OwnerReference>, namespace: &str) -> Index {
+    controller.map_or_else(|| Index::Orphan(namespace.to_owned()), |owner| Index::Owner(owner.of_object_in(namespace)))
 }

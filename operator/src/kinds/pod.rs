@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::names::{DELETION_COST_ANNOTATION, INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION, READINESS_GATE};
+use api::names::{
+    DELETION_COST_ANNOTATION, INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION, INSTANCE_ID_LABEL, PROTECTED_LABEL, READINESS_GATE,
+    REVISION_LABEL,
+};
 use jiff::Timestamp;
 use planner::inplace::Update;
 use planner::pod::{Container, Gate, Phase, PodFacts, Resources};
@@ -11,6 +14,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::OwnerReference;
+use crate::allowance::{weight, weight_of};
 use crate::store::{Index, Kept, Key};
 
 /// A pod that we own or that nobody owns.
@@ -20,7 +24,16 @@ pub struct Pod {
     pub facts: Arc<PodFacts>,
     /// Who controls it.
     pub controller: Option<OwnerReference>,
+    /// Why its labels, annotations and containers are not kept.
+    pub too_large: Option<String>,
+    size: usize,
 }
+
+/// A pod may need so many bytes without taking them from its namespace: there are many of them.
+const FREE: usize = 4 * 1024;
+
+/// What a container needs besides its texts.
+const PER_CONTAINER: usize = 512;
 
 #[derive(Deserialize)]
 struct Wire {
@@ -159,6 +172,7 @@ impl From<Wire> for Pod {
         let state = meta.annotations.remove(INPLACE_STATE_ANNOTATION);
         let pending = meta.annotations.remove(INPLACE_GRACE_ANNOTATION);
         meta.annotations.remove(LAST_APPLIED);
+        let update = state.iter().chain(&pending).map(|text| weight(text)).reduce(usize::saturating_add);
         let facts = PodFacts {
             ready_since,
             trouble: if ready_since.is_some() { resizing.and_then(resize_trouble) } else { trouble(&status) },
@@ -184,8 +198,18 @@ impl From<Wire> for Pod {
             is_seen_by_node: status.observed_generation.is_none_or(|seen| seen >= meta.generation),
             containers: containers(spec.containers, status.container_statuses),
         };
-        Self { facts: Arc::new(facts), controller }
+        let size = size(&facts).saturating_add(update.unwrap_or_default());
+        Self { facts: Arc::new(facts), controller, too_large: None, size }
     }
+}
+
+/// What the facts of a pod need at most.
+fn size(facts: &PodFacts) -> usize {
+    let of = |container: &Container| {
+        let resources = weight_of(&container.resources) + container.actual_resources.as_ref().map_or(0, weight_of);
+        PER_CONTAINER + container.name.len() + container.image.len() + container.actual_image.len() + container.image_id.len() + resources
+    };
+    weight_of(&facts.labels) + weight_of(&facts.annotations) + facts.containers.iter().map(of).sum::<usize>()
 }
 
 /// A pod's spec as it is.
@@ -271,6 +295,7 @@ impl Kept for Pod {
         {
             let whole: Whole = serde_json::from_str(json)?;
             facts.spec = whole.spec.map(RawValue::get).filter(|spec| spec.len() <= LONGEST_SPEC).map(Arc::from);
+            pod.size += facts.spec.as_ref().map_or(0, |spec| spec.len());
         }
         Ok(pod)
     }
@@ -288,12 +313,28 @@ impl Kept for Pod {
     }
 
     fn index(&self) -> Option<Index> {
-        let orphan = || Index::Orphan(self.facts.namespace.clone());
-        Some(self.controller.as_ref().map_or_else(orphan, |owner| Index::Owner(owner.uid.clone())))
+        Some(super::index(self.controller.as_ref(), &self.facts.namespace))
     }
 
     fn matters(&self) -> bool {
-        self.controller.as_ref().is_none_or(OwnerReference::is_ours)
+        // Of one without a controller nobody knows whether it is to be adopted when its labels are cut.
+        self.controller.as_ref().map_or(self.too_large.is_none(), OwnerReference::is_ours)
+    }
+
+    fn size(&self) -> usize {
+        self.size.saturating_sub(FREE)
+    }
+
+    fn cut(&mut self, why: String) {
+        let facts = Arc::make_mut(&mut self.facts);
+        let is_read = |key: &String, _: &mut String| [REVISION_LABEL, INSTANCE_ID_LABEL, PROTECTED_LABEL].contains(&key.as_str());
+        facts.labels.retain(is_read);
+        facts.annotations = BTreeMap::new();
+        facts.containers = Vec::new();
+        facts.spec = None;
+        facts.update = None;
+        self.size = 0;
+        self.too_large = Some(why);
     }
 }
 
@@ -340,7 +381,9 @@ mod tests {
         assert_eq!(facts.update.as_ref().unwrap().state.as_ref().unwrap().revision, "game-1");
         assert!(!facts.annotations.contains_key(INPLACE_STATE_ANNOTATION));
         assert_eq!(facts.ready_since, Some("2026-11-15T10:00:09Z".parse().unwrap()));
-        assert!(matches!(pod.index(), Some(Index::Owner(uid)) if uid == "o"));
+        let key = Key { namespace: "play".to_owned(), name: "game".to_owned() };
+        let owner = crate::store::OwnerKey { kind: "GameDeployment".to_owned(), key, uid: "o".to_owned() };
+        assert_eq!(pod.index(), Some(Index::Owner(owner)));
     }
 
     #[test]

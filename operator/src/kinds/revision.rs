@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use planner::revision::{RevisionFacts, template_of};
+use api::template::PodTemplate;
+use planner::revision::RevisionFacts;
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::OwnerReference;
+use crate::allowance::weight_of;
 use crate::store::{Index, Kept, Key};
 
 /// A ControllerRevision that we own or that nobody owns.
@@ -19,17 +20,32 @@ pub struct Revision {
     pub controller: Option<OwnerReference>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
+    /// Why its template is not kept.
+    pub too_large: Option<String>,
     namespace: String,
     version: u64,
+    size: usize,
 }
 
 #[derive(Deserialize)]
 struct Wire {
     metadata: Meta,
     #[serde(default)]
-    data: Value,
+    data: Data,
     #[serde(default)]
     revision: i64,
+}
+
+#[derive(Default, Deserialize)]
+struct Data {
+    #[serde(default)]
+    spec: Spec,
+}
+
+#[derive(Default, Deserialize)]
+struct Spec {
+    #[serde(default)]
+    template: PodTemplate,
 }
 
 #[derive(Deserialize)]
@@ -40,6 +56,8 @@ struct Meta {
     namespace: String,
     uid: String,
     resource_version: String,
+    #[serde(default)]
+    deletion_timestamp: Option<String>,
     #[serde(default)]
     labels: BTreeMap<String, String>,
     #[serde(default)]
@@ -58,10 +76,13 @@ impl Kept for Revision {
             uid: meta.uid,
             controller: controller.as_ref().map(|owner| owner.uid.clone()),
             number: revision,
-            template: Arc::new(template_of(&data)),
+            template: data.spec.template,
+            deleting: meta.deletion_timestamp.is_some(),
         };
         let version = meta.resource_version.parse().unwrap_or_default();
-        Ok(Self { facts: Arc::new(facts), controller, labels: meta.labels, namespace: meta.namespace, version })
+        let size = facts.template.text().len().saturating_add(weight_of(&meta.labels));
+        let (facts, namespace) = (Arc::new(facts), meta.namespace);
+        Ok(Self { facts, controller, labels: meta.labels, too_large: None, namespace, version, size })
     }
 
     fn key(&self) -> Key {
@@ -77,11 +98,22 @@ impl Kept for Revision {
     }
 
     fn index(&self) -> Option<Index> {
-        let orphan = || Index::Orphan(self.namespace.clone());
-        Some(self.controller.as_ref().map_or_else(orphan, |owner| Index::Owner(owner.uid.clone())))
+        Some(super::index(self.controller.as_ref(), &self.namespace))
     }
 
     fn matters(&self) -> bool {
-        self.controller.as_ref().is_none_or(OwnerReference::is_ours)
+        // Of one without a controller nobody knows whether it is to be adopted when its labels are cut.
+        self.controller.as_ref().map_or(self.too_large.is_none(), OwnerReference::is_ours)
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn cut(&mut self, why: String) {
+        self.labels = BTreeMap::new();
+        Arc::make_mut(&mut self.facts).template = PodTemplate::default();
+        self.size = 0;
+        self.too_large = Some(why);
     }
 }

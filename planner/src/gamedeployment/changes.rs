@@ -119,10 +119,11 @@ impl Changes {
         // Pods that do not say what they were made from are looked at one by one.
         let revision = pod.revision().unwrap_or(&pod.uid);
         self.obstacles.entry((revision.to_owned(), target.name.clone())).or_insert_with(|| {
-            match (situation.template(revision), &pod.spec) {
-                (Some(template), _) => inplace::obstacles(template, &target.template, situation.seen.lowers_memory),
-                (None, Some(spec)) => inplace::unlike(spec, &target.template, situation.seen.lowers_memory),
-                (None, None) => vec!["the template that the pod was made from is not known".to_owned()],
+            match (situation.template(revision), &pod.spec, situation.template(&target.name)) {
+                (Some(template), _, Some(wanted)) => inplace::obstacles(&template, &wanted, situation.seen.lowers_memory),
+                (None, Some(spec), Some(wanted)) => inplace::unlike(spec, &wanted, situation.seen.lowers_memory),
+                (_, _, None) => vec!["the template is not known".to_owned()],
+                (None, None, _) => vec!["the template that the pod was made from is not known".to_owned()],
             }
         })
     }
@@ -235,9 +236,8 @@ fn settings(situation: &Situation) -> InPlace {
 /// What has to change for a pod to follow a revision.
 fn difference(situation: &Situation, pod: &PodFacts, revision: &str) -> Difference {
     let Some(template) = situation.template(revision) else { return Difference::default() };
-    let base = inplace::followed(pod).and_then(|revision| situation.template(revision)).map(|base| &**base);
-    let others = situation.seen.revisions.iter().filter(|other| other.name != revision).map(|other| &*other.template);
-    let mut difference = inplace::difference(pod, template, base, others);
+    let base = inplace::followed(pod).and_then(|revision| situation.template(revision));
+    let mut difference = inplace::difference(pod, &template, base.as_deref(), situation.templates.metadata_of_others(revision));
     // What was announced is what changes.
     let pending = pod.update.as_deref().and_then(|update| update.pending.as_ref());
     if let Some(pending) = pending.filter(|pending| pending.revision == revision && !pending.container_images.is_empty()) {

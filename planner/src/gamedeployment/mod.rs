@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use self::moves::Moves;
 use self::situation::{Group, Situation};
 use crate::node::Nodes;
-use crate::plan::{Action, Plan};
+use crate::plan::{Action, Hold, Plan};
 use crate::pod::PodFacts;
 use crate::protect::BudgetFacts;
 use crate::refusal::Refusals;
@@ -58,6 +58,9 @@ pub struct Observed {
     /// What the API server has refused.
     #[serde(default)]
     pub refusals: Refusals,
+    /// Why not all that is stored of it or of its pods, revisions and HookRuns is known.
+    #[serde(default)]
+    pub too_large: Option<String>,
     /// Whether memory limits can be lowered without a restart: since Kubernetes 1.34.
     #[serde(default = "yes")]
     pub lowers_memory: bool,
@@ -70,6 +73,10 @@ fn yes() -> bool {
 /// What to do next. Never fails: what cannot be followed is a hold.
 #[must_use]
 pub fn decide(seen: &Observed, now: Now) -> Plan<GameDeploymentStatus> {
+    if let Some(what) = &seen.too_large {
+        let hold = Hold::TooLarge { what: what.clone() };
+        return Plan { holds: vec![hold.clone()], ..Plan::only(status::too_large(&seen.object, &hold, now)) };
+    }
     let situation = Situation::of(seen, now);
     if seen.object.metadata.deletion_timestamp.is_some() {
         return leaving::decide(seen, &situation);

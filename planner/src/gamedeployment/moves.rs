@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use api::template::PodTemplate;
 use api::tkex::UpdateType;
 use jiff::Timestamp;
 
@@ -622,8 +621,9 @@ impl<'s, 'a> Remaining<'s, 'a> {
     }
 
     fn pods_of(&self, target: &Target, count: usize, taken: &mut BTreeSet<String>) -> Vec<Action> {
+        let is_usable = !target.is_leaving && target.template.too_large().is_none();
         // A pod that the selector does not match would be let go at once and created again, for ever.
-        if count == 0 || !self.situation.spec.selector.matches(&PodTemplate((*target.template).clone()).labels()) {
+        if count == 0 || !is_usable || !self.situation.spec.selector.matches(&target.template.labels()) {
             return Vec::new();
         }
         let metadata = &self.situation.seen.object.metadata;
@@ -632,7 +632,7 @@ impl<'s, 'a> Remaining<'s, 'a> {
         let protected = self.situation.protects();
         let new = |id: String| {
             let (name, revision) = (format!("{owner}-{id}"), target.name.clone());
-            let template = Arc::clone(&target.template);
+            let template = target.template.clone();
             Action::CreatePod(NewPod { name, id, revision, template, gated, index: None, protected, successor: false })
         };
         naming::ids(uid, &target.name, taken).take(count).map(new).collect()
@@ -641,10 +641,11 @@ impl<'s, 'a> Remaining<'s, 'a> {
     fn holds(&self, waiting: usize) -> Vec<Hold> {
         let situation = self.situation;
         let outdated = self.pods.iter().filter(|pod| situation.group(pod) != Group::Update).count();
-        let mut holds: Vec<Hold> = situation.invalid.iter().cloned().collect();
+        let leaving = situation.update.is_leaving.then(|| Hold::RevisionLeaving { name: situation.update.name.clone() });
+        let mut holds: Vec<Hold> = situation.invalid.iter().cloned().chain(leaving.clone()).collect();
         if outdated > 0 || situation.standing.retreats {
             let stop = situation.standing.stop.as_ref().or(situation.stop.as_ref());
-            holds.extend(stop.filter(|stop| situation.invalid.as_ref() != Some(stop)).cloned());
+            holds.extend(stop.filter(|stop| ![situation.invalid.as_ref(), leaving.as_ref()].contains(&Some(stop))).cloned());
         }
         holds.extend(situation.standing.holds.iter().cloned());
         if self.impossible > 0 {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::names::PAUSED_FOR_ANNOTATION;
+use api::template::PodTemplate;
 use api::tkex::{GameDeploymentSpec, GameDeploymentStatus, HookStep, HotPatchExecutor, PodHook, PodIndex, UpdateType};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -22,6 +23,7 @@ use crate::pod::PodFacts;
 use crate::protect;
 use crate::refusal::Refusals;
 use crate::revision::{self, RevisionFacts};
+use crate::templates::Templates;
 
 /// A pod that ended sooner after its creation is replaced only then: a pod that cannot live must not be replaced in a hot loop.
 const SHORTEST_LIFE: SignedDuration = SignedDuration::from_secs(10);
@@ -30,7 +32,9 @@ const SHORTEST_LIFE: SignedDuration = SignedDuration::from_secs(10);
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) name: String,
-    pub(super) template: Arc<Value>,
+    pub(super) template: PodTemplate,
+    /// Whether its revision is being deleted: no pod is made from it.
+    pub(super) is_leaving: bool,
 }
 
 /// The group of a pod.
@@ -77,12 +81,13 @@ pub(super) struct Situation<'a> {
     pub(super) refusals: Refusals,
     /// Which numbers pods get, if any.
     pub(super) index: Result<Option<PodIndex>, Hold>,
+    /// Templates of revisions, read for this decision.
+    pub(super) templates: Templates<'a>,
 }
 
 impl<'a> Situation<'a> {
     pub(super) fn of(seen: &'a Observed, now: Now) -> Self {
         let (spec, status) = (&seen.object.spec, seen.object.status.clone().unwrap_or_default());
-        let owner = seen.object.metadata.name.clone().unwrap_or_default();
         let uid = seen.object.metadata.uid.clone().unwrap_or_default();
         let replicas = usize::try_from(spec.replicas).unwrap_or_default();
         let (limits, invalid) = limits(spec, replicas);
@@ -92,13 +97,12 @@ impl<'a> Situation<'a> {
         let limits = numbers.map_or(limits, |numbers| limits.with_surge_of(numbers.saturating_sub(replicas)));
         let claim = claim(&uid, &spec.selector, protects(spec), &seen.pods);
         let collisions = status.collision_count.unwrap_or_default();
-        let resolved = revision::resolve(&owner, &spec.template.0, &seen.revisions, &seen.taken_revision_names, collisions);
-        let update = Target { name: resolved.name, template: resolved.template };
-        let remembered = Some(&status.current_revision).filter(|name| !name.is_empty());
-        let remembered = remembered.or_else(|| status.canary.as_ref()?.revision.as_ref()).cloned().unwrap_or_default();
-        let current = current(&remembered, &update, &seen.revisions, &claim.ours);
+        let remembered = remembered(&status);
+        let resolved = resolve(seen, remembered, collisions);
+        let update = Target { name: resolved.name, template: resolved.template, is_leaving: resolved.is_leaving };
+        let current = current(remembered, &update, &seen.revisions, &claim.ours);
         let mut claims = claim.actions;
-        let orphans = seen.revisions.iter().filter(|revision| revision.controller.is_none());
+        let orphans = seen.revisions.iter().filter(|revision| revision.controller.is_none() && !revision.deleting);
         claims.extend(orphans.map(|revision| Action::AdoptRevision { name: revision.name.clone(), uid: revision.uid.clone() }));
         let (mut placed, mut ended) = (Vec::new(), Vec::new());
         for pod in claim.ours.iter().filter(|pod| !pod.deleting) {
@@ -116,7 +120,8 @@ impl<'a> Situation<'a> {
         let revision = update.name.clone();
         let update = if standing.retreats { current.clone() } else { update };
         let partition = if current.name == update.name { 0 } else { standing.partition.unwrap_or(limits.partition) };
-        let stop = invalid.clone().or_else(|| standing.stop.clone().filter(|_| !standing.retreats)).or_else(|| stop(spec));
+        let leaving = update.is_leaving.then(|| Hold::RevisionLeaving { name: update.name.clone() });
+        let stop = invalid.clone().or(leaving).or_else(|| standing.stop.clone().filter(|_| !standing.retreats)).or_else(|| stop(spec));
         Self {
             spec,
             seen,
@@ -138,6 +143,7 @@ impl<'a> Situation<'a> {
             invalid,
             refusals: seen.refusals.refreshed(&seen.pods, &seen.hook_runs, seen.object.metadata.generation, now),
             index,
+            templates: Templates::of(&seen.revisions),
         }
     }
 
@@ -187,10 +193,10 @@ impl<'a> Situation<'a> {
         self.spec.update_strategy.canary.as_ref().map_or(0, |canary| canary.steps.len())
     }
 
-    /// The template of a revision.
-    pub(super) fn template(&self, name: &str) -> Option<&Arc<Value>> {
-        let targets = [&self.update, &self.current].into_iter().find(|target| target.name == name).map(|target| &target.template);
-        targets.or_else(|| self.seen.revisions.iter().find(|revision| revision.name == name).map(|revision| &revision.template))
+    /// The template of a revision, if it is known.
+    pub(super) fn template(&self, name: &str) -> Option<Arc<Value>> {
+        let target = [&self.update, &self.current].into_iter().find(|target| target.name == name);
+        self.templates.read(name, target.map(|target| &target.template))
     }
 
     /// Whether pods stay when they are updated.
@@ -316,15 +322,29 @@ fn protects(spec: &GameDeploymentSpec) -> bool {
 }
 
 fn limits(spec: &GameDeploymentSpec, replicas: usize) -> (Limits, Option<Hold>) {
-    let labels = spec.template.labels();
-    let mismatch = (!spec.selector.matches(&labels)).then(|| Hold::Invalid {
-        field: "spec.template.metadata.labels".to_owned(),
-        problem: "the selector does not match them, so no pod is created".to_owned(),
-    });
+    let invalid = |field: &str, problem: String| Hold::Invalid { field: field.to_owned(), problem };
+    let too_large = spec.template.too_large().map(|why| invalid("spec.template", format!("{why}; pods stay on the revision that they have")));
+    let no_match = || invalid("spec.template.metadata.labels", "the selector does not match them, so no pod is created".to_owned());
+    let mismatch = too_large.or_else(|| (!spec.selector.matches(&spec.template.labels())).then(no_match));
     match Limits::of(&spec.update_strategy, replicas) {
         Ok(limits) => (limits, mismatch),
         Err(invalid) => (Limits { partition: replicas, max_unavailable: 1, max_surge: 0 }, Some(mismatch.unwrap_or(invalid))),
     }
+}
+
+/// The name of the stable revision, as far as the status tells.
+fn remembered(status: &GameDeploymentStatus) -> &str {
+    let current = Some(&status.current_revision).filter(|name| !name.is_empty());
+    current.or_else(|| status.canary.as_ref()?.revision.as_ref()).map_or("", String::as_str)
+}
+
+/// The revision of the template. One that is too large counts as no change.
+fn resolve(seen: &Observed, remembered: &str, collisions: i32) -> revision::Resolved {
+    let (template, owner) = (&seen.object.spec.template, seen.object.metadata.name.as_deref().unwrap_or_default());
+    if template.too_large().is_some() {
+        return revision::stay(remembered, template, &seen.revisions, collisions);
+    }
+    revision::resolve(owner, template, &seen.revisions, &seen.taken_revision_names, collisions)
 }
 
 fn min_ready(spec: &GameDeploymentSpec) -> SignedDuration {
@@ -377,9 +397,12 @@ fn current(remembered: &str, update: &Target, revisions: &[Arc<RevisionFacts>], 
         return update.clone();
     }
     let carried = |revision: &&Arc<RevisionFacts>| pods.iter().any(|pod| pod.revision() == Some(&revision.name));
-    let known = revisions.iter().find(|revision| revision.name == remembered);
-    let found = known.or_else(|| revisions.iter().filter(carried).min_by_key(|revision| (revision.number, &revision.name)));
-    found.map_or_else(|| update.clone(), |revision| Target { name: revision.name.clone(), template: Arc::clone(&revision.template) })
+    let mut live = revisions.iter().filter(|revision| !revision.deleting && revision.template.too_large().is_none());
+    let known = live.clone().find(|revision| revision.name == remembered);
+    let found = known.or_else(|| live.by_ref().filter(carried).min_by_key(|revision| (revision.number, &revision.name)));
+    let target =
+        |revision: &Arc<RevisionFacts>| Target { name: revision.name.clone(), template: revision.template.clone(), is_leaving: false };
+    found.map_or_else(|| update.clone(), target)
 }
 
 fn replaceable_at(pod: &PodFacts) -> Timestamp {

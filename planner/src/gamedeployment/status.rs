@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::names::{PAUSED_BY_HOOK, PAUSED_BY_STEP, condition as kind, reason};
-use api::tkex::{CanaryStatus, GameDeploymentStatus, PodHookCondition, UpdateType};
+use api::tkex::{CanaryStatus, GameDeployment, GameDeploymentStatus, PodHookCondition, UpdateType};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -33,6 +33,16 @@ pub(super) fn status(seen: &Observed, situation: &Situation, moves: &Moves<'_>) 
     status.pre_delete_hook_condition = waiting(&moves.waiting, Place::PreDelete, &status.pre_delete_hook_condition);
     status.pre_inplace_hook_condition = waiting(&moves.waiting, Place::PreInplace, &status.pre_inplace_hook_condition);
     status.post_inplace_hook_condition = waiting(&moves.waiting, Place::PostInplace, &status.post_inplace_hook_condition);
+    status
+}
+
+/// The status of an object of which too much is stored: what was known of it stays.
+pub(super) fn too_large(object: &GameDeployment, hold: &Hold, now: Now) -> GameDeploymentStatus {
+    let mut status = object.status.clone().unwrap_or_default();
+    let generation = object.metadata.generation;
+    condition::set(&mut status.conditions, kind::PROGRESSING, Verdict::no(reason::TOO_LARGE, hold.to_string()), generation, now);
+    condition::set(&mut status.conditions, kind::DEGRADED, Verdict::yes(reason::TOO_LARGE, hold.to_string()), generation, now);
+    status.observed_generation = generation;
     status
 }
 
@@ -214,6 +224,8 @@ fn standstill(hold: &Hold) -> Option<&'static str> {
         Hold::NotInPlace { .. } => Some(reason::INPLACE_NOT_POSSIBLE),
         Hold::NotInThisVersion(feature) => Some(feature.reason()),
         Hold::Invalid { .. } => Some(reason::INVALID_SPEC),
+        Hold::RevisionLeaving { .. } => Some(reason::REVISION_LEAVING),
+        Hold::TooLarge { .. } => Some(reason::TOO_LARGE),
         Hold::Refused { .. } => Some(reason::REFUSED),
         Hold::Partition { .. }
         | Hold::Budget { .. }
@@ -266,6 +278,8 @@ fn degraded(holds: &[Hold]) -> Verdict {
         Hold::Refused { reason, .. } => Some(Verdict::yes(reason.clone(), hold.to_string())),
         Hold::NotInThisVersion(_)
         | Hold::Invalid { .. }
+        | Hold::RevisionLeaving { .. }
+        | Hold::TooLarge { .. }
         | Hold::HookFailed { .. }
         | Hold::HookNotPossible { .. }
         | Hold::GateNotPossible { .. }

@@ -50,6 +50,9 @@ pub struct Observed {
     pub results: Vec<Measured>,
     /// How long a run that nobody owns is kept after its end.
     pub keep: SignedDuration,
+    /// Why what it asks is not known.
+    #[serde(default)]
+    pub too_large: Option<String>,
 }
 
 /// A measurement that has ended.
@@ -103,6 +106,10 @@ pub fn decide(seen: &Observed, now: Timestamp) -> Plan<HookRunStatus> {
         return Plan::only(status);
     }
     if status.phase.is_some_and(Phase::is_final) {
+        return collect(seen, status, now);
+    }
+    if let Some(why) = &seen.too_large {
+        finish(&mut status, Phase::Error, Some(why.clone()), run.metadata.generation, now);
         return collect(seen, status, now);
     }
     // The first status may come later than the first answer.

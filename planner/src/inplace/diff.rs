@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use api::template::TemplateMetadata;
 use serde_json::{Map, Value, json};
 
 use crate::pod::{PodFacts, Resources};
@@ -185,11 +186,11 @@ pub fn difference<'t>(
     pod: &PodFacts,
     template: &Value,
     base: Option<&Value>,
-    known: impl Iterator<Item = &'t Value> + Clone,
+    known: impl Iterator<Item = &'t TemplateMetadata> + Clone,
 ) -> Difference {
     let mut difference = Difference {
-        labels: metadata("labels", &pod.labels, template, known.clone()),
-        annotations: metadata("annotations", &pod.annotations, template, known),
+        labels: metadata(&pod.labels, &texts(template, "labels"), known.clone().flat_map(|other| &other.labels)),
+        annotations: metadata(&pod.annotations, &texts(template, "annotations"), known.flat_map(|other| &other.annotations)),
         ..Difference::default()
     };
     let containers = template.pointer("/spec/containers").and_then(Value::as_array);
@@ -258,21 +259,19 @@ fn flat(resources: Option<&Value>) -> Resources {
 }
 
 fn metadata<'t>(
-    part: &str,
     found: &BTreeMap<String, String>,
-    template: &Value,
-    known: impl Iterator<Item = &'t Value>,
+    wanted: &BTreeMap<&str, &str>,
+    known: impl Iterator<Item = (&'t String, &'t String)>,
 ) -> BTreeMap<String, Option<String>> {
-    let wanted = texts(template, part);
     let mut changes: BTreeMap<String, Option<String>> = BTreeMap::new();
-    for (key, value) in known.flat_map(|other| texts(other, part)) {
+    for (key, value) in known {
         // Somebody else's value stays.
-        if !wanted.contains_key(key) && found.get(key).is_some_and(|found| found == value) {
-            changes.insert(key.to_owned(), None);
+        if !wanted.contains_key(key.as_str()) && found.get(key).is_some_and(|found| found == value) {
+            changes.insert(key.clone(), None);
         }
     }
-    for (key, value) in wanted.into_iter().filter(|(key, value)| found.get(*key).is_none_or(|found| found != value)) {
-        changes.insert(key.to_owned(), Some(value.to_owned()));
+    for (key, value) in wanted.iter().filter(|(key, value)| found.get(**key).is_none_or(|found| found != **value)) {
+        changes.insert((*key).to_owned(), Some((*value).to_owned()));
     }
     changes
 }

@@ -159,6 +159,7 @@ impl World {
             taken_pod_names: Vec::new(),
             refusals: self.refusals.clone(),
             lowers_memory: true,
+            too_large: None,
         }
     }
 
@@ -264,7 +265,8 @@ impl World {
         let Some(pod) = self.pods.values().find(|pod| pod.uid == *uid) else { return true };
         let announced = pod.update.as_ref().is_some_and(|update| update.pending.is_some());
         let runs_target = |target: &str| {
-            let wanted = self.revisions.get(target).and_then(|revision| revision.template["spec"]["containers"].as_array());
+            let template = self.revisions.get(target).map(|revision| revision.template.value()).unwrap_or_default();
+            let wanted = template["spec"]["containers"].as_array();
             wanted.is_some_and(|wanted| wanted.iter().zip(&pod.containers).all(|(one, other)| one["image"] == other.image.as_str()))
         };
         if pod.phase != Phase::Running || pod.is_crash_looping() || self.is_lost(pod) || announced && target.is_some_and(runs_target) {
@@ -474,7 +476,8 @@ impl World {
                     uid: format!("uid-{version}"),
                     controller: Some("uid-game".to_owned()),
                     number: new.number,
-                    template: Arc::clone(&new.template),
+                    template: new.template.clone(),
+                    deleting: false,
                 });
             }
             Action::BumpRevision { name, number, .. } => {
