@@ -7,30 +7,20 @@ use expr::{Context, Environment, Error, Value as Expr};
 use serde_json::Value;
 
 use super::Problem;
+use super::guard::guard;
+use super::pattern::{self, Patterns};
 
-/// The longest condition, in bytes.
-pub const LONGEST: usize = 1024;
-/// The most words, numbers, strings and signs.
-const MOST_TOKENS: usize = 256;
-/// The deepest nesting of `(`, of `[` and of `{`.
-const DEEPEST: [(char, usize); 3] = [('(', 24), ('[', 4), ('{', 2)];
-/// The largest number at an end of a range.
-const WIDEST: u64 = 1000;
+pub use super::guard::LONGEST;
+
 /// The largest result that is judged: bytes of text, and values in lists and objects.
 const LARGEST: usize = 16 * 1024;
-/// Functions that look at every element. None stands inside another: the work would multiply.
-const LOOPS: [&str; 7] = ["all", "none", "any", "one", "filter", "map", "count"];
-
-/// Names that a condition may call.
-const FUNCTIONS: [&str; 14] =
-    ["asInt", "asFloat", "isNaN", "isInf", "isNil", "default", "len", "all", "none", "any", "one", "filter", "map", "count"];
-/// Words of the language, and the one name that stands for a value.
-const WORDS: [&str; 12] = ["result", "true", "false", "nil", "and", "or", "not", "in", "contains", "startsWith", "endsWith", "matches"];
 
 /// A condition that can be asked.
 #[derive(Debug)]
 pub struct Expression {
     program: expr::Program,
+    /// What it is asked in, if it has patterns of its own.
+    own: Option<Environment<'static>>,
     /// Elements of `result` that are named by their number.
     elements: Vec<u64>,
 }
@@ -38,9 +28,12 @@ pub struct Expression {
 impl Expression {
     /// Reads a condition. The problem names the place.
     pub fn parse(text: &str) -> Result<Self, Problem> {
-        let elements = guard(text)?;
+        let (words, elements) = guard(text)?;
+        // As it is written first: places in messages are the author's.
         let program = expr::compile(text).map_err(|error| Problem(place(&error)))?;
-        Ok(Self { program, elements })
+        let Some((text, patterns)) = pattern::taken_out(text, &words)? else { return Ok(Self { program, own: None, elements }) };
+        let program = expr::compile(&text).map_err(|error| Problem(place(&error)))?;
+        Ok(Self { program, own: Some(environment_with(patterns)), elements })
     }
 
     /// Whether the condition holds for a result.
@@ -56,7 +49,7 @@ impl Expression {
             return Err(Problem(format!("there is no result[{missing}]: the list has {} elements", items.len())));
         }
         let context: Context = [("result", convert(result))].into_iter().collect();
-        match environment().run(&self.program, &context) {
+        match self.own.as_ref().unwrap_or_else(|| environment()).run(&self.program, &context) {
             Ok(Expr::Bool(answer)) => Ok(answer),
             Ok(other) => Err(Problem(format!("the condition is neither true nor false, but {}", kind(&other)))),
             Err(error) => Err(Problem(place(&error))),
@@ -116,21 +109,32 @@ fn unbounded(number: f64) -> f64 {
 }
 
 fn environment() -> &'static Environment<'static> {
-    static ENVIRONMENT: std::sync::LazyLock<Environment<'static>> = std::sync::LazyLock::new(|| {
-        let mut environment = Environment::new();
-        environment.add_function("asInt", |call| single("asInt", &call.args).and_then(as_int));
-        environment.add_function("asFloat", |call| single("asFloat", &call.args).and_then(as_float).map(Expr::Float));
-        environment.add_function("isNaN", |call| single("isNaN", &call.args).and_then(as_float).map(|number| number.is_nan().into()));
-        environment.add_function("isInf", |call| single("isInf", &call.args).and_then(as_float).map(|number| number.is_infinite().into()));
-        environment.add_function("isNil", |call| single("isNil", &call.args).map(|value| (*value == Expr::Nil).into()));
-        environment.add_function("default", |call| match call.args.as_slice() {
-            [Expr::Nil, other] => Ok(other.clone()),
-            [value, _] => Ok(value.clone()),
-            _ => Err(Error::ExprError("default() takes a value and what stands for it if it is nil".to_owned())),
-        });
-        environment
-    });
+    static ENVIRONMENT: std::sync::LazyLock<Environment<'static>> = std::sync::LazyLock::new(functions);
     &ENVIRONMENT
+}
+
+fn environment_with(patterns: Patterns) -> Environment<'static> {
+    let mut environment = functions();
+    environment.add_function(pattern::FUNCTION, move |call| match call.args.as_slice() {
+        [Expr::String(text), Expr::Integer(number)] => Ok(patterns.fits(*number, text).into()),
+        _ => Err(Error::ExprError("Invalid operands for operator matches".to_owned())),
+    });
+    environment
+}
+
+fn functions() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.add_function("asInt", |call| single("asInt", &call.args).and_then(as_int));
+    environment.add_function("asFloat", |call| single("asFloat", &call.args).and_then(as_float).map(Expr::Float));
+    environment.add_function("isNaN", |call| single("isNaN", &call.args).and_then(as_float).map(|number| number.is_nan().into()));
+    environment.add_function("isInf", |call| single("isInf", &call.args).and_then(as_float).map(|number| number.is_infinite().into()));
+    environment.add_function("isNil", |call| single("isNil", &call.args).map(|value| (*value == Expr::Nil).into()));
+    environment.add_function("default", |call| match call.args.as_slice() {
+        [Expr::Nil, other] => Ok(other.clone()),
+        [value, _] => Ok(value.clone()),
+        _ => Err(Error::ExprError("default() takes a value and what stands for it if it is nil".to_owned())),
+    });
+    environment
 }
 
 fn single<'a>(name: &str, arguments: &'a [Expr]) -> Result<&'a Expr, Error> {
@@ -170,189 +174,6 @@ fn quoted(text: &str) -> String {
     if short.len() < text.len() { format!("{short:?}…") } else { format!("{short:?}") }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Token {
-    /// A name or a keyword, and whether a dot stands before it.
-    Name(String, bool),
-    Whole(u64),
-    /// Any other number, or a string.
-    Literal,
-    Range,
-    Sign(char),
-}
-
-/// Refuses what the parser or the evaluation could choke on. Elements of `result` that are named by their number.
-fn guard(text: &str) -> Result<Vec<u64>, Problem> {
-    if text.trim().is_empty() {
-        return Err(Problem("is empty".to_owned()));
-    }
-    if text.len() > LONGEST {
-        return Err(Problem(format!("is longer than {LONGEST} bytes")));
-    }
-    let tokens = tokens(text)?;
-    if tokens.len() > MOST_TOKENS {
-        return Err(Problem(format!("has more than {MOST_TOKENS} words and signs")));
-    }
-    nesting(&tokens)?;
-    loops(&tokens)?;
-    for (index, (at, token)) in tokens.iter().enumerate() {
-        let neighbour = |offset: isize| index.checked_add_signed(offset).and_then(|index| tokens.get(index)).map(|(_, token)| token);
-        let called = neighbour(1) == Some(&Token::Sign('('));
-        match token {
-            Token::Name(name, true) if called => return Err(Problem(format!("at character {at}: .{name}() is not known"))),
-            Token::Name(name, false) if called && !FUNCTIONS.contains(&name.as_str()) && !WORDS.contains(&name.as_str()) => {
-                return Err(Problem(format!("at character {at}: {name}() is not known; there are {}", FUNCTIONS.join(", "))));
-            }
-            Token::Name(name, false) if !called && !WORDS.contains(&name.as_str()) && neighbour(1) != Some(&Token::Sign(':')) => {
-                return Err(Problem(format!("at character {at}: {name} is not known; the value is called result")));
-            }
-            Token::Range => {
-                let narrow = |token: Option<&Token>| matches!(token, Some(Token::Whole(number)) if *number <= WIDEST);
-                // Arithmetic binds closer than a range.
-                let before = !matches!(neighbour(-2), Some(Token::Sign('+' | '-' | '*' | '/' | '%' | '^' | '.') | Token::Range));
-                let after = matches!(
-                    neighbour(2),
-                    None | Some(Token::Sign(')' | ']' | '}' | ',' | '=' | '!' | '<' | '>' | '&' | '?' | ':') | Token::Name(..))
-                );
-                if !narrow(neighbour(-1)) || !narrow(neighbour(1)) || !before || !after {
-                    return Err(Problem(format!("at character {at}: a range goes from one number to another, both at most {WIDEST}")));
-                }
-            }
-            Token::Name(..) | Token::Whole(_) | Token::Literal | Token::Sign(_) => {}
-        }
-    }
-    let named = tokens.windows(4).filter_map(|part| match part {
-        [(_, Token::Name(name, false)), (_, Token::Sign('[')), (_, Token::Whole(index)), (_, Token::Sign(']'))] if name == "result" => {
-            Some(*index)
-        }
-        _ => None,
-    });
-    // A condition that asks for the length looks after empty lists itself.
-    let is_careful = tokens.iter().any(|(_, token)| matches!(token, Token::Name(name, false) if name == "len"));
-    Ok(if is_careful { Vec::new() } else { named.collect() })
-}
-
-/// No function that looks at every element stands inside another.
-fn loops(tokens: &[(usize, Token)]) -> Result<(), Problem> {
-    let (mut depth, mut open) = (0_usize, None);
-    let mut before: Option<&Token> = None;
-    for (at, token) in tokens {
-        match token {
-            Token::Sign('(') => {
-                depth += 1;
-                let begins = matches!(before, Some(Token::Name(name, false)) if LOOPS.contains(&name.as_str()));
-                if begins && open.is_some() {
-                    return Err(Problem(format!("at character {at}: {} do not stand in one another", LOOPS.join(", "))));
-                }
-                if begins {
-                    open = Some(depth);
-                }
-            }
-            Token::Sign(')') => {
-                if open == Some(depth) {
-                    open = None;
-                }
-                depth = depth.saturating_sub(1);
-            }
-            Token::Name(..) | Token::Whole(_) | Token::Literal | Token::Range | Token::Sign(_) => {}
-        }
-        before = Some(token);
-    }
-    Ok(())
-}
-
-fn nesting(tokens: &[(usize, Token)]) -> Result<(), Problem> {
-    let mut open: Vec<char> = Vec::new();
-    for (at, token) in tokens {
-        match token {
-            Token::Sign(sign @ ('(' | '[' | '{')) => {
-                open.push(*sign);
-                let most = DEEPEST.iter().find(|(bracket, _)| bracket == sign).map_or(0, |(_, most)| *most);
-                if open.iter().filter(|bracket| *bracket == sign).count() > most {
-                    return Err(Problem(format!("at character {at}: more than {most} {sign} in one another")));
-                }
-            }
-            Token::Sign(sign @ (')' | ']' | '}')) => {
-                let expected = match sign {
-                    ')' => '(',
-                    ']' => '[',
-                    _ => '{',
-                };
-                if open.pop() != Some(expected) {
-                    return Err(Problem(format!("at character {at}: {sign} closes nothing")));
-                }
-            }
-            Token::Name(..) | Token::Whole(_) | Token::Literal | Token::Range | Token::Sign(_) => {}
-        }
-    }
-    open.last().map_or(Ok(()), |bracket| Err(Problem(format!("{bracket} is not closed"))))
-}
-
-/// Words and signs with their place, counted from 1.
-fn tokens(text: &str) -> Result<Vec<(usize, Token)>, Problem> {
-    let letters: Vec<char> = text.chars().collect();
-    let letter = |at: usize| letters.get(at).copied();
-    let (mut tokens, mut at) = (Vec::new(), 0);
-    let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-    while let Some(first) = letter(at) {
-        let begin = at;
-        let run = |from: usize, belongs: &dyn Fn(char) -> bool| (from..).find(|at| !letter(*at).is_some_and(belongs)).unwrap_or(from);
-        let token = match first {
-            ' ' | '\t' | '\r' | '\n' => {
-                at += 1;
-                continue;
-            }
-            '"' | '\'' | '`' => {
-                at = end_of_string(&letters, at).ok_or_else(|| Problem(format!("at character {}: a string is not closed", begin + 1)))?;
-                Token::Literal
-            }
-            '/' if matches!(letter(at + 1), Some('/' | '*')) => {
-                return Err(Problem(format!("at character {}: there are no comments in conditions", at + 1)));
-            }
-            '.' if letter(at + 1) == Some('.') => {
-                at += 2;
-                Token::Range
-            }
-            '0'..='9' => {
-                at = run(at, &|letter| is_name(letter));
-                // A fraction, unless the dot begins a range.
-                if letter(at) == Some('.') && letter(at + 1) != Some('.') {
-                    at = run(at + 1, &|letter| is_name(letter));
-                }
-                let digits: String = letters.get(begin..at).unwrap_or_default().iter().filter(|letter| **letter != '_').collect();
-                digits.parse().map_or(Token::Literal, Token::Whole)
-            }
-            '#' => {
-                at = run(at + 1, &|letter| is_name(letter));
-                Token::Literal
-            }
-            first if first.is_ascii_alphabetic() || first == '_' || first == '$' => {
-                at = run(at + 1, &|letter| is_name(letter));
-                let dotted = matches!(tokens.last(), Some((_, Token::Sign('.'))));
-                Token::Name(letters.get(begin..at).unwrap_or_default().iter().collect(), dotted)
-            }
-            sign => {
-                at += 1;
-                Token::Sign(sign)
-            }
-        };
-        tokens.push((begin + 1, token));
-    }
-    Ok(tokens)
-}
-
-fn end_of_string(letters: &[char], begin: usize) -> Option<usize> {
-    let quote = *letters.get(begin)?;
-    let mut at = begin + 1;
-    loop {
-        match *letters.get(at)? {
-            '\\' if quote != '`' => at += 2,
-            letter if letter == quote => return Some(at + 1),
-            _ => at += 1,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -374,6 +195,10 @@ mod tests {
             ("result == \"32\"", &text, true),
             ("result in ['31', '32']", &text, true),
             ("not (result matches '^4')", &text, true),
+            ("result matches \"^\\\\d{2}$\" and len(result) == 2", &text, true),
+            ("(result matches '3') == (result + 'x' matches '2x$')", &text, true),
+            ("all(['31', result], {# matches '^3'})", &text, true),
+            ("any(1..3, {'a' matches 'b'}) ? false : result matches '2'", &text, true),
             ("result startsWith '3' && result endsWith '2' || false", &text, true),
             ("len(result) == 2 ? true : false", &text, true),
             ("asInt(result) in 1..40", &text, true),
@@ -424,6 +249,17 @@ mod tests {
             ("result ==", "cannot be read at character"),
             ("", "is empty"),
             ("$env == nil", "$env is not known"),
+            ("result matches result", "a pattern in quotes"),
+            ("result matches ('a' + '(b')", "a pattern in quotes"),
+            ("result matches 'a' + '(b'", "a pattern in quotes"),
+            ("result matches '('", "the pattern cannot be read"),
+            ("result matches '(\\\\w{9}){99}'", "is too large"),
+            ("result == 'a' matches 'b'", "brackets around"),
+            ("not result matches 'b'", "brackets around"),
+            ("asInt(result) matches '3'", "Invalid operands for operator matches"),
+            ("result matches 'a' or result matches 'a' or result matches 'a' or result matches 'a' or result matches 'a'", "more than 4 patterns"),
+            ("len(map(1..1000, {result + result})) > 1", "inside map"),
+            ("result+result+result+result+result+result+result+result+result+result+result+result+result+result+result+result+result == ''", "more than 16 times"),
         ] {
             let problem = ask(condition, &text).unwrap_err();
             assert!(problem.contains(expected), "{condition}: {problem}");

@@ -9,8 +9,10 @@ mod assess;
 pub mod check;
 pub mod duration;
 pub mod expression;
+mod guard;
 pub mod judge;
 mod notes;
+mod pattern;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -115,7 +117,9 @@ pub fn decide(seen: &Observed, now: Timestamp) -> Plan<HookRunStatus> {
     // The first status may come later than the first answer.
     let first = seen.results.iter().map(|result| result.started).fold(now, Timestamp::min);
     let started = status.started_at.get_or_insert(Time(first)).0;
-    if let Some(problem) = check::problems(&run.spec.metrics, &run.spec.args, check::Of::Run).into_iter().next() {
+    // What it asks never changes: it is checked once.
+    let problem = || check::problems(&run.spec.metrics, &run.spec.args, check::Of::Run).into_iter().next();
+    if let Some(problem) = run.status.is_none().then(problem).flatten() {
         finish(&mut status, Phase::Error, Some(format!("{} {}", problem.field, problem.text)), run.metadata.generation, now);
         return collect(seen, status, now);
     }

@@ -97,6 +97,14 @@ fn endless_work_is_cut_off() {
         let problem = JsonPath::parse(&bomb).unwrap().render(&long).unwrap_err();
         assert_eq!(problem.0, "too much is matched", "{bomb}");
     }
+    // Copies count, however few matches there are, and so does what is compared.
+    let branch = json!({ "a": json!(vec!["x"; 2_000]) });
+    let copies = JsonPath::parse(&format!("{{[{}]}}", vec!["'a'"; 200].join(","))).unwrap();
+    assert_eq!(copies.find(&branch).unwrap_err().0, "too much is matched");
+    let text = "x".repeat(100_000);
+    let equal = json!(vec![json!({ "a": text, "b": text }); 100]);
+    let comparing = JsonPath::parse("{[?(@.a==@.b)]}").unwrap();
+    assert_eq!(comparing.find(&equal).unwrap_err().0, "too much is matched");
     let nested = "[?(".repeat(200);
     assert!(JsonPath::parse(&format!("{{{nested}}}")).is_err());
 }

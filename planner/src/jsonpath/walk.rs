@@ -6,6 +6,8 @@ use super::{Comparison, Filter, Node, Problem, Slice, To};
 
 /// Matches of one action, and steps on the way to them.
 const MOST: usize = 100_000;
+/// Bytes of text that are compared in one step.
+const PER_STEP: usize = 64;
 
 type Found<'a> = Vec<Match<'a>>;
 
@@ -36,6 +38,8 @@ pub(super) fn render(nodes: &[Node], value: &Value) -> Result<String, Problem> {
 pub(super) fn find(action: &[Node], value: &Value) -> Result<Value, Problem> {
     let mut walker = Walker { steps: 0, text: String::new() };
     let found = walker.list(vec![Match::There(value)], action)?;
+    // Every match is a copy of its own.
+    found.iter().try_for_each(|one| walker.weigh(one.value()))?;
     match found.as_slice() {
         [one] => Ok(one.value().clone()),
         several => Ok(several.iter().map(|one| one.value().clone()).collect()),
@@ -83,6 +87,27 @@ impl Walker {
         Ok(at)
     }
 
+    /// Counts everything in a value.
+    fn weigh(&mut self, value: &Value) -> Result<(), Problem> {
+        match value {
+            Value::Array(items) => items.iter().try_for_each(|item| self.weigh(item))?,
+            Value::Object(fields) => fields.values().try_for_each(|field| self.weigh(field))?,
+            Value::String(text) => self.step(text.len() / PER_STEP)?,
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+        self.step(1)
+    }
+
+    /// What is below a match, counted before it is listed.
+    fn children<'a>(&mut self, one: &Match<'a>) -> Result<Found<'a>, Problem> {
+        self.step(match one.value() {
+            Value::Array(items) => items.len(),
+            Value::Object(fields) => fields.len(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+        })?;
+        Ok(children(one))
+    }
+
     fn step(&mut self, count: usize) -> Result<(), Problem> {
         self.steps = self.steps.saturating_add(count);
         if self.steps > MOST || self.text.len() > MOST * 10 {
@@ -106,13 +131,14 @@ impl Walker {
             Node::Bool(value) => Ok(vec![Match::Said(Value::Bool(*value))]),
             Node::List(nodes) => self.list(input, nodes),
             Node::Field(name) => {
+                self.step(input.len())?;
                 let found: Found = input.iter().filter_map(|one| child(one, |value| value.get(name.as_str()))).collect();
                 if found.is_empty() && !input.is_empty() { Err(Problem(format!("{name} is not found"))) } else { Ok(found) }
             }
             Node::Wildcard => {
                 let mut all = Vec::new();
                 for one in &input {
-                    all.extend(children(one));
+                    all.extend(self.children(one)?);
                     self.step(1)?;
                 }
                 Ok(all)
@@ -123,8 +149,13 @@ impl Walker {
                 Ok(all)
             }
             Node::Slice(slice) => {
-                let parts: Result<Vec<_>, _> = input.iter().map(|one| cut(one, *slice)).collect();
-                Ok(parts?.into_iter().flatten().collect())
+                let mut all = Vec::new();
+                for one in &input {
+                    let part = cut(one, *slice)?;
+                    self.step(part.len())?;
+                    all.extend(part);
+                }
+                Ok(all)
             }
             Node::Union(parts) => {
                 let mut all = Vec::new();
@@ -141,7 +172,7 @@ impl Walker {
 
     fn descend<'a>(&mut self, one: Match<'a>, all: &mut Found<'a>) -> Result<(), Problem> {
         self.step(1)?;
-        let below = children(&one);
+        let below = self.children(&one)?;
         if !below.is_empty() {
             all.push(one);
             below.into_iter().try_for_each(|child| self.descend(child, all))?;
@@ -155,7 +186,7 @@ impl Walker {
             if !one.value().is_array() {
                 return Err(Problem(format!("{} is no list and cannot be filtered", shortened(one.value()))));
             }
-            for element in children(one) {
+            for element in self.children(one)? {
                 let left = self.list(vec![element.clone()], &filter.left);
                 let Some((comparison, right)) = &filter.test else {
                     if left.is_ok_and(|found| !found.is_empty()) {
@@ -169,6 +200,7 @@ impl Walker {
                 match (left?.as_slice(), right.as_slice()) {
                     ([], _) | (_, []) => {}
                     ([left], [right]) => {
+                        self.step(compared(left.value(), right.value()) / PER_STEP)?;
                         if holds(left.value(), *comparison, right.value())? {
                             kept.push(element);
                         }
@@ -247,6 +279,12 @@ fn cut<'a>(one: &Match<'a>, slice: Slice) -> Result<Found<'a>, Problem> {
     };
     let range = usize::try_from(from).unwrap_or_default()..usize::try_from(to).unwrap_or_default();
     Ok(items.get(range).unwrap_or_default().iter().step_by(step).map(Match::There).collect())
+}
+
+/// How many bytes are looked at to compare two values.
+fn compared(left: &Value, right: &Value) -> usize {
+    let length = |value: &Value| value.as_str().map_or(0, str::len);
+    length(left).min(length(right))
 }
 
 fn holds(left: &Value, comparison: Comparison, right: &Value) -> Result<bool, Problem> {
