@@ -167,6 +167,12 @@ pub struct WrittenMeta {
 /// An owner of something written.
 #[derive(Debug, Default, Deserialize)]
 pub struct WrittenOwner {
+    /// The owner's kind.
+    #[serde(default)]
+    pub kind: String,
+    /// The owner's name.
+    #[serde(default)]
+    pub name: String,
     /// The owner's uid.
     pub uid: String,
     /// Whether it is the controller.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::allowance::Allowance;
@@ -11,6 +11,7 @@ use crate::client::Server;
 use crate::controller::{Controller, Workload};
 use crate::events::Events;
 use crate::execute::Executor;
+use crate::fair::Places;
 use crate::hooks::apiserver::ApiServer;
 use crate::hooks::egress::Egress;
 use crate::hooks::{self, Asker, Hooks};
@@ -121,7 +122,7 @@ impl Engine {
         synced.send_replace(true);
         tasks.spawn(api_server.keep_looking());
 
-        let writes = Arc::new(Semaphore::new(limits.writes));
+        let writes = Places::new(limits.writes);
         let executor = Executor { server, leadership, events, metrics, writes, per_object: limits.writes_per_object };
         work(&mut tasks, limits.workers, Controller::new(games, games_queue, executor.clone()));
         // One write a pass: a worker waits most of the time, and a new run must not wait for it.

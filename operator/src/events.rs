@@ -1,16 +1,17 @@
 //! Events for people: one each for the first ten alike of an object in a minute, then one for many.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use planner::manifest::Owner;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::client::Server;
+use crate::fair::Turns;
 use crate::leader::Leadership;
 
 /// Alike: same object, same reason.
@@ -18,8 +19,13 @@ const SINGLE: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 /// How often folded events are written.
 const FLUSH: Duration = Duration::from_secs(10);
-/// Events that wait to be written. What does not fit is dropped: events are a courtesy.
-const WAITING: usize = 1000;
+/// Events that wait to be written, in all and of one namespace. What does not fit is dropped: events are a courtesy.
+const WAITING: usize = 2000;
+const WAITING_OF_ONE: usize = 500;
+/// Objects and reasons of which alike events are counted.
+const MOST_WINDOWS: usize = 20_000;
+/// The longest text, in characters: the API server takes at most 1 kB.
+const LONGEST: usize = 1000;
 
 /// Something to tell a person.
 #[derive(Debug, Clone)]
@@ -39,7 +45,45 @@ pub struct Note {
 /// Takes notes without ever making the caller wait.
 #[derive(Debug, Clone)]
 pub struct Events {
-    sender: mpsc::Sender<Note>,
+    shared: Arc<Shared>,
+}
+
+/// Notes that wait: namespaces take turns, so that a flood of one delays no other.
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: Mutex<(usize, Turns<Note>)>,
+    changed: Notify,
+}
+
+impl Shared {
+    fn waiting(&self) -> MutexGuard<'_, (usize, Turns<Note>)> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, note: Note) {
+        let mut waiting = self.waiting();
+        let (count, turns) = &mut *waiting;
+        if *count < WAITING && turns.len_of(&note.about.namespace) < WAITING_OF_ONE {
+            *count += 1;
+            let namespace = note.about.namespace.clone();
+            turns.push(&namespace, note);
+            self.changed.notify_one();
+        }
+    }
+
+    async fn next(&self) -> Note {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let mut waiting = self.waiting();
+                if let Some(note) = waiting.1.pop() {
+                    waiting.0 -= 1;
+                    return note;
+                }
+            }
+            changed.await;
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -51,27 +95,27 @@ struct Window {
 }
 
 impl Events {
-    /// Events, and the task that writes them, which ends when every clone is gone.
+    /// Events, and the task that writes them, which never ends.
     pub fn start(server: Server, leadership: Arc<Leadership>) -> (Self, impl Future<Output = ()>) {
-        let (sender, receiver) = mpsc::channel(WAITING);
-        (Self { sender }, write(server, leadership, receiver))
+        let shared = Arc::new(Shared::default());
+        (Self { shared: Arc::clone(&shared) }, write(server, leadership, shared))
     }
 
     /// Tells it, unless too much is being told.
-    pub fn tell(&self, note: Note) {
-        let _ = self.sender.try_send(note);
+    pub fn tell(&self, mut note: Note) {
+        if note.message.len() > LONGEST {
+            note.message = note.message.chars().take(LONGEST).collect();
+        }
+        self.shared.push(note);
     }
 }
 
-async fn write(server: Server, leadership: Arc<Leadership>, mut notes: mpsc::Receiver<Note>) {
+async fn write(server: Server, leadership: Arc<Leadership>, notes: Arc<Shared>) {
     let mut windows: HashMap<(String, String), Window> = HashMap::new();
     let mut flush = tokio::time::interval(FLUSH);
     loop {
         let due: Vec<Note> = tokio::select! {
-            note = notes.recv() => match note {
-                Some(note) => admit(&mut windows, note).into_iter().collect(),
-                None => return,
-            },
+            note = notes.next() => admit(&mut windows, note).into_iter().collect(),
             _ = flush.tick() => folded(&mut windows),
         };
         for note in due {
@@ -84,6 +128,9 @@ async fn write(server: Server, leadership: Arc<Leadership>, mut notes: mpsc::Rec
 
 /// The note, if it may be written by itself.
 fn admit(windows: &mut HashMap<(String, String), Window>, note: Note) -> Option<Note> {
+    if windows.len() >= MOST_WINDOWS && !windows.contains_key(&(note.about.uid.clone(), note.reason.clone())) {
+        return None;
+    }
     let window = windows.entry((note.about.uid.clone(), note.reason.clone())).or_insert_with(|| Window {
         since: Instant::now(),
         written: 0,
@@ -128,8 +175,7 @@ async fn publish(server: &Server, note: &Note) {
 fn manifest(note: &Note, now: Timestamp) -> Value {
     let about = &note.about;
     let name = format!("{}.{:x}{:04x}", about.name, now.as_nanosecond(), rand::random::<u16>());
-    // The API server takes at most 1 kB.
-    let text: String = note.message.chars().take(1000).collect();
+    let text: String = note.message.chars().take(LONGEST).collect();
     json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -158,6 +204,20 @@ mod tests {
             uid: "u1".to_owned(),
         };
         Note { about, reporter: "r", warning: false, reason: reason.to_owned(), message: format!("pod {number}") }
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_one_namespace_delays_no_other_and_does_not_fill_the_memory() {
+        let shared = Shared::default();
+        for number in 0..10_000 {
+            shared.push(note("Created", number));
+        }
+        assert_eq!(shared.waiting().0, WAITING_OF_ONE);
+        let mut other = note("Created", 1);
+        other.about.namespace = "other".to_owned();
+        shared.push(other);
+        let next = [shared.next().await.about.namespace, shared.next().await.about.namespace];
+        assert!(next.contains(&"other".to_owned()), "{next:?}");
     }
 
     #[tokio::test(start_paused = true)]

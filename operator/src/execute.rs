@@ -11,11 +11,11 @@ use planner::manifest::{self, Owner};
 use planner::plan::{Action, NewMeasurement, PodPart, PodPatch};
 use planner::refusal::{Fallout, Outcome, Refusals};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::client::{CallError, Patch, Server, Written};
+use crate::client::{CallError, Patch, Server, Written, WrittenOwner};
 use crate::events::{Events, Note};
+use crate::fair::Places;
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::settle::{Expected, Writes};
@@ -40,7 +40,7 @@ pub struct Executor {
     /// Counts.
     pub metrics: Arc<Metrics>,
     /// Writes of all objects together that may be under way.
-    pub writes: Arc<Semaphore>,
+    pub writes: Arc<Places>,
     /// Writes of one object that may be under way.
     pub per_object: usize,
 }
@@ -200,8 +200,9 @@ impl Run<'_> {
             return;
         }
         // A measurement goes elsewhere: it does not wait for the API server.
-        let permit = if matches!(action, Action::Measure(_)) { None } else { self.executor.writes.acquire().await.ok() };
-        if permit.is_some() {
+        let mut place = None;
+        if !matches!(action, Action::Measure(_)) {
+            place = Some(self.executor.writes.take(&self.mandate.owner.namespace).await);
             self.executor.server.wait_while_overloaded().await;
         }
         // Waiting comes before asking: the lease may end meanwhile.
@@ -213,7 +214,7 @@ impl Run<'_> {
         self.executor.metrics.write_started();
         let result = self.write(action).await;
         self.executor.metrics.write_ended();
-        drop(permit);
+        drop(place);
         self.note(action, result);
     }
 
@@ -393,8 +394,9 @@ impl Run<'_> {
             Err(error) if error.is_not_found() => return Ok(Effect::Vanished),
             found => found?,
         };
-        let ours =
-            found.metadata.owner_references.iter().any(|owner| owner.controller == Some(true) && owner.uid == self.mandate.owner.uid);
+        let owner = &self.mandate.owner;
+        let is_owner = |one: &WrittenOwner| one.uid == owner.uid && one.name == owner.name && one.kind == owner.kind;
+        let ours = found.metadata.owner_references.iter().any(|one| one.controller == Some(true) && is_owner(one));
         Ok(if ours { Effect::Seen(found.metadata.version()) } else { Effect::NameTaken })
     }
 
@@ -540,7 +542,7 @@ mod tests {
         let server = Server::new(kube::Client::new(router, "play"), Arc::clone(&metrics));
         let leadership = Arc::new(Leadership::unquestioned());
         let (events, _) = Events::start(server.clone(), Arc::clone(&leadership));
-        let executor = Executor { server, leadership, events, metrics, writes: Arc::new(Semaphore::new(width)), per_object: width };
+        let executor = Executor { server, leadership, events, metrics, writes: Places::new(width), per_object: width };
         let [api_version, kind, name, namespace, uid] =
             ["tkex.tencent.com/v1alpha1", "GameDeployment", "game", "play", "g"].map(str::to_owned);
         let owner = Owner { api_version, kind, name, namespace, uid };

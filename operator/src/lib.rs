@@ -8,6 +8,7 @@ pub mod controller;
 pub mod engine;
 pub mod events;
 pub mod execute;
+pub mod fair;
 pub mod hooks;
 pub mod informer;
 pub mod kinds;

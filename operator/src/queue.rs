@@ -1,4 +1,4 @@
-//! Which object is next. Each waits once, none is worked on twice at the same time, and who waits longest comes first.
+//! Which object is next. Each waits once, none is worked on twice at the same time, namespaces take turns, and within one the object that waits longest comes first.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,6 +8,7 @@ use rand::RngExt;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::fair::Turns;
 use crate::metrics::Metrics;
 use crate::store::Key;
 
@@ -30,8 +31,10 @@ pub struct Queue {
 struct State {
     /// When each waiting object is due.
     due: HashMap<Key, Instant>,
-    /// Waiting objects that nobody works on, by when they are due.
+    /// Waiting objects that no worker has, by when they are due.
     order: BTreeSet<(Instant, Key)>,
+    /// Those that were due when a worker last looked.
+    ready: Turns<(Instant, Key)>,
     working: HashSet<Key>,
     /// Not before: what an object did last decides how soon it may come again.
     not_before: HashMap<Key, Instant>,
@@ -52,6 +55,17 @@ pub enum Outcome {
 }
 
 impl State {
+    /// The next object that is due by now.
+    fn pop(&mut self, now: Instant) -> Option<(Instant, Key)> {
+        while self.order.first().is_some_and(|(at, _)| *at <= now)
+            && let Some((at, key)) = self.order.pop_first()
+        {
+            let namespace = key.namespace.clone();
+            self.ready.push(&namespace, (at, key));
+        }
+        self.ready.pop()
+    }
+
     fn wait(&mut self, key: Key, at: Instant) {
         let at = self.not_before.get(&key).map_or(at, |not_before| at.max(*not_before));
         if let Some(due) = self.due.get(&key) {
@@ -108,20 +122,16 @@ impl Queue {
             let changed = self.changed.notified();
             let due = {
                 let mut state = self.state();
-                let first = state.order.first().cloned();
-                match first {
-                    Some((at, key)) if at <= Instant::now() => {
-                        state.order.pop_first();
-                        state.due.remove(&key);
-                        state.working.insert(key.clone());
-                        self.metrics.set_queue_depth(self.kind, state.due.len());
-                        self.metrics.observe_wait(self.kind, at.elapsed());
-                        // There may be work for another worker too.
-                        self.changed.notify_one();
-                        return key;
-                    }
-                    first => first.map(|(at, _)| at),
+                if let Some((at, key)) = state.pop(Instant::now()) {
+                    state.due.remove(&key);
+                    state.working.insert(key.clone());
+                    self.metrics.set_queue_depth(self.kind, state.due.len());
+                    self.metrics.observe_wait(self.kind, at.elapsed());
+                    // There may be work for another worker too.
+                    self.changed.notify_one();
+                    return key;
                 }
+                state.order.first().map(|(at, _)| *at)
             };
             match due {
                 Some(at) => tokio::select! { () = changed => {}, () = tokio::time::sleep_until(at) => {} },
@@ -264,6 +274,16 @@ mod tests {
         let before = Instant::now();
         queue.next().await;
         assert!(before.elapsed() >= Duration::from_millis(49), "{:?}", before.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_does_not_wait_behind_those_of_another_namespace() {
+        let queue = queue();
+        (0..1000).for_each(|number| queue.add(key(&format!("flood-{number}"))));
+        queue.next().await;
+        queue.add(Key { namespace: "other".to_owned(), name: "a".to_owned() });
+        let next = [queue.next().await.namespace, queue.next().await.namespace];
+        assert!(next.contains(&"other".to_owned()), "{next:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -22,7 +22,11 @@ pub fn decide(template: &HookTemplate, too_large: Option<&str>, now: Timestamp) 
         let said: Vec<String> = problems.iter().map(|problem| format!("{}: {}", problem.field, problem.text)).collect();
         Verdict::no(reason::INVALID_SPEC, said.join("; "))
     };
-    let note = Note { warning: true, reason: if too_large.is_some() { reason::TOO_LARGE } else { reason::INVALID_SPEC }, message: verdict.message.clone() };
+    let note = Note {
+        warning: true,
+        reason: if too_large.is_some() { reason::TOO_LARGE } else { reason::INVALID_SPEC },
+        message: verdict.message.clone(),
+    };
     let is_news = !verdict.holds && status.observed_generation != generation;
     condition::set(&mut status.conditions, types::ACCEPTED, verdict, generation, now);
     status.observed_generation = generation;

@@ -479,7 +479,10 @@ impl std::fmt::Display for Hold {
             Self::NotInThisVersion(feature) => write!(out, "{feature}"),
             Self::Invalid { field, problem } => write!(out, "{field}: {problem}"),
             Self::RevisionLeaving { name } => {
-                write!(out, "ControllerRevision {name} is being deleted: no pod is made from the template before it is gone; remove its finalizers")
+                write!(
+                    out,
+                    "ControllerRevision {name} is being deleted: no pod is made from the template before it is gone; remove its finalizers"
+                )
             }
             Self::TooLarge { what } => write!(out, "nothing is done: {what}"),
         }

@@ -48,7 +48,8 @@ pub struct Resolved {
 pub fn resolve(owner_name: &str, template: &PodTemplate, all: &[Arc<RevisionFacts>], taken: &[String], collisions: i32) -> Resolved {
     let live = || all.iter().filter(|revision| !revision.deleting);
     let newest = live().map(|revision| revision.number).max().unwrap_or(0);
-    let is_equal = |revision: &&Arc<RevisionFacts>| revision.template.too_large().is_none() && meaning(&revision.template) == meaning(template);
+    let is_equal =
+        |revision: &&Arc<RevisionFacts>| revision.template.too_large().is_none() && meaning(&revision.template) == meaning(template);
     let found = |name: &str, collisions, is_leaving, actions| {
         let (name, template) = (name.to_owned(), template.clone());
         Resolved { name, template, is_leaving, collisions, actions }

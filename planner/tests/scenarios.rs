@@ -273,7 +273,8 @@ fn add(world: &mut World, line: &str) {
         let under_way = ["draining", "due", "restarting"].iter().find(|word| words.contains(word));
         // A pod on its way to a revision has the image of the stable one until then.
         let made_from = if under_way.is_some() { "old" } else { words[0] };
-        let image = world.revisions.get(&format!("game-{made_from}")).map_or(json!(null), |revision| revision.template.value()["spec"].clone());
+        let image =
+            world.revisions.get(&format!("game-{made_from}")).map_or(json!(null), |revision| revision.template.value()["spec"].clone());
         let gates = if words.contains(&"gated") || words.contains(&"new") || under_way.is_some() {
             json!([{ "conditionType": "InPlaceUpdateReady" }])
         } else {

@@ -132,7 +132,8 @@ impl GameDeployments {
         let loose = self.pods.find(&orphans);
         pods.extend(loose.iter().filter(|pod| selector.matches(&pod.facts.labels)).map(|pod| Arc::clone(&pod.facts)));
         let own = self.revisions.find(&owned);
-        let of_revision = |revision: &Arc<Revision>| Some(name_of("ControllerRevision", &revision.facts.name, revision.too_large.as_ref()?));
+        let of_revision =
+            |revision: &Arc<Revision>| Some(name_of("ControllerRevision", &revision.facts.name, revision.too_large.as_ref()?));
         too_large = too_large.or_else(|| own.iter().find_map(of_revision));
         let mut revisions: Vec<_> = own.iter().map(|revision| Arc::clone(&revision.facts)).collect();
         let own = self.hook_runs.find(&owned);
@@ -431,7 +432,10 @@ mod tests {
             "annotations": { "controller.kubernetes.io/pod-deletion-cost": "-2147483648" },
         });
         put(&world.pods, &json!({ "metadata": metadata, "status": { "phase": "Running" } }));
-        put(&world.revisions, &json!({ "metadata": metadata, "revision": 99, "data": { "spec": { "template": { "spec": { "containers": [] } } } } }));
+        put(
+            &world.revisions,
+            &json!({ "metadata": metadata, "revision": 99, "data": { "spec": { "template": { "spec": { "containers": [] } } } } }),
+        );
         let run = json!({ "metadata": metadata, "spec": { "metrics": [] }, "status": { "phase": "Successful" } });
         put(&world.hook_runs, &run);
     }
@@ -439,7 +443,8 @@ mod tests {
     fn victim() -> GameDeployments {
         let world = world();
         let metadata = json!({ "name": "game", "namespace": "play", "uid": "uid-game", "resourceVersion": "1", "generation": 1 });
-        let template = json!({ "metadata": { "labels": { "app": "game" } }, "spec": { "containers": [{ "name": "game", "image": "game:1" }] } });
+        let template =
+            json!({ "metadata": { "labels": { "app": "game" } }, "spec": { "containers": [{ "name": "game", "image": "game:1" }] } });
         let spec = json!({ "selector": { "matchLabels": { "app": "game" } }, "template": template });
         put(&world.objects, &json!({ "metadata": metadata, "spec": spec }));
         add_owned(&world, "play", "game-a", &owner(&json!({})));

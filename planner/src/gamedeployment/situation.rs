@@ -323,7 +323,8 @@ fn protects(spec: &GameDeploymentSpec) -> bool {
 
 fn limits(spec: &GameDeploymentSpec, replicas: usize) -> (Limits, Option<Hold>) {
     let invalid = |field: &str, problem: String| Hold::Invalid { field: field.to_owned(), problem };
-    let too_large = spec.template.too_large().map(|why| invalid("spec.template", format!("{why}; pods stay on the revision that they have")));
+    let too_large =
+        spec.template.too_large().map(|why| invalid("spec.template", format!("{why}; pods stay on the revision that they have")));
     let no_match = || invalid("spec.template.metadata.labels", "the selector does not match them, so no pod is created".to_owned());
     let mismatch = too_large.or_else(|| (!spec.selector.matches(&spec.template.labels())).then(no_match));
     match Limits::of(&spec.update_strategy, replicas) {

@@ -257,9 +257,15 @@ mod tests {
             ("result == 'a' matches 'b'", "brackets around"),
             ("not result matches 'b'", "brackets around"),
             ("asInt(result) matches '3'", "Invalid operands for operator matches"),
-            ("result matches 'a' or result matches 'a' or result matches 'a' or result matches 'a' or result matches 'a'", "more than 4 patterns"),
+            (
+                "result matches 'a' or result matches 'a' or result matches 'a' or result matches 'a' or result matches 'a'",
+                "more than 4 patterns",
+            ),
             ("len(map(1..1000, {result + result})) > 1", "inside map"),
-            ("result+result+result+result+result+result+result+result+result+result+result+result+result+result+result+result+result == ''", "more than 16 times"),
+            (
+                "result+result+result+result+result+result+result+result+result+result+result+result+result+result+result+result+result == ''",
+                "more than 16 times",
+            ),
         ] {
             let problem = ask(condition, &text).unwrap_err();
             assert!(problem.contains(expected), "{condition}: {problem}");

@@ -249,4 +249,3 @@ fn end_of_string(letters: &[char], begin: usize) -> Option<usize> {
         }
     }
 }
-
