@@ -12,15 +12,15 @@ use crate::controller::{Controller, Workload};
 use crate::events::Events;
 use crate::execute::Executor;
 use crate::fair::Places;
-use crate::hooks::apiserver::ApiServer;
-use crate::hooks::egress::Egress;
+use crate::hooks::cluster::ClusterLookup;
+use crate::hooks::egress::{Egress, NO_NETWORKS};
 use crate::hooks::{self, Asker, Hooks};
 use crate::informer::Informer;
 use crate::kinds::custom::object_changed;
 use crate::kinds::gamedeployment::GameDeployments;
 use crate::kinds::hookrun::HookRuns;
 use crate::kinds::hooktemplate::HookTemplates;
-use crate::kinds::node::{Deleted, look_up};
+use crate::kinds::node::{Deleted, has_moved, look_up};
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
@@ -71,6 +71,21 @@ pub struct HookOptions {
     pub keep: SignedDuration,
 }
 
+impl HookOptions {
+    fn asker(&self, server: &Server, leadership: &Arc<Leadership>, metrics: &Arc<Metrics>) -> Asker {
+        Asker {
+            server: server.clone(),
+            leadership: Arc::clone(leadership),
+            metrics: Arc::clone(metrics),
+            config: self.config.clone(),
+            egress: Arc::clone(&self.egress),
+            limits: self.limits,
+            tls: Arc::default(),
+            large: Arc::default(),
+        }
+    }
+}
+
 impl Engine {
     /// Runs one term. Says through `synced` when the caches are complete. Ends only by being dropped, or by a worker's death.
     pub async fn run(self, synced: &watch::Sender<bool>) {
@@ -78,7 +93,8 @@ impl Engine {
         let mut tasks = JoinSet::new();
         let (events, write_events) = Events::start(server.clone(), Arc::clone(&leadership));
         tasks.spawn(write_events);
-        let api_server = ApiServer::new(server.clone(), &hooks.config, Arc::clone(&hooks.egress));
+        let egress = Arc::clone(&hooks.egress);
+        let mut lookup = ClusterLookup::new(&server, &hooks.config, Arc::clone(&egress));
         let mut watch = Watch { server: &server, metrics: &metrics, streaming, tasks: &mut tasks };
 
         let queue = |kind| Arc::new(Queue::new(kind, Arc::clone(&metrics)));
@@ -88,23 +104,16 @@ impl Engine {
         let (deleted, unknown_nodes) = Deleted::new();
         let deleted = Arc::new(deleted);
         let games = GameDeployments::new(Arc::clone(&templates.objects), Arc::clone(&deleted), node_silence, &allowance);
-        watch.games(&games, &games_queue);
+        watch.games(&games, &games_queue, &egress);
         let (known, on) = (games.clone(), Arc::clone(&games_queue));
         watch.tasks.spawn(look_up(server.clone(), deleted, unknown_nodes, move || known.nodes_changed(&on)));
-        let asker = Asker {
-            server: server.clone(),
-            leadership: Arc::clone(&leadership),
-            metrics: Arc::clone(&metrics),
-            config: hooks.config,
-            egress: hooks.egress,
-            limits: hooks.limits,
-        };
+        let asker = hooks.asker(&server, &leadership, &metrics);
         let runs = HookRuns { objects: Arc::clone(&games.hook_runs), hooks: Hooks::new(asker, Arc::clone(&runs_queue)), keep: hooks.keep };
         watch.hooks((&runs, &runs_queue), (&templates, &templates_queue), (&games, &games_queue));
 
         let listed = async {
             let own = async { tokio::join!(games.listed(), games.ask_version(&server)) };
-            tokio::join!(own, runs.objects.listed(), templates.objects.listed(), api_server.look());
+            tokio::join!(own, runs.objects.listed(), templates.objects.listed(), lookup.look());
         };
         tokio::select! {
             () = listed => {}
@@ -113,6 +122,13 @@ impl Engine {
                 return;
             }
         }
+        // Workers start below, so that no hook is asked before the nodes' addresses are known: a list counts as here a moment before its changes are told.
+        egress.see_nodes(&games.nodes);
+        if egress.lacks_networks() {
+            tracing::error!(
+                "--hook-policy=cluster refuses all hooks over the network: {NO_NETWORKS}; name its networks with --hook-allow-cidr"
+            );
+        }
         tracing::info!(
             gamedeployments = games.objects.len(),
             pods = games.pods.len(),
@@ -120,7 +136,7 @@ impl Engine {
             "the caches are complete"
         );
         synced.send_replace(true);
-        tasks.spawn(api_server.keep_looking());
+        tasks.spawn(lookup.keep_looking());
 
         let writes = Places::new(limits.writes);
         let executor = Executor { server, leadership, events, metrics, writes, per_object: limits.writes_per_object };
@@ -154,15 +170,20 @@ impl Watch<'_> {
         self.tasks.spawn(informer.run());
     }
 
-    fn games(&mut self, games: &GameDeployments, queue: &Arc<Queue>) {
+    fn games(&mut self, games: &GameDeployments, queue: &Arc<Queue>, egress: &Arc<Egress>) {
         let (on, known) = (Arc::clone(queue), games.clone());
         self.start(&games.objects, move |change| known.object_changed(&on, change));
         let (on, known) = (Arc::clone(queue), games.clone());
         self.start_all(&games.pods, move |changes| known.pods_changed(&on, changes));
         let on = Arc::clone(queue);
         self.start(&games.revisions, move |change| GameDeployments::revision_changed(&on, change));
-        let (on, known) = (Arc::clone(queue), games.clone());
-        self.start(&games.nodes, move |change| known.node_changed(&on, change));
+        let (on, known, egress) = (Arc::clone(queue), games.clone(), Arc::clone(egress));
+        self.start_all(&games.nodes, move |changes| {
+            if changes.iter().any(has_moved) {
+                egress.see_nodes(&known.nodes);
+            }
+            changes.iter().for_each(|change| known.node_changed(&on, change));
+        });
         let (on, known) = (Arc::clone(queue), games.clone());
         self.start(&games.budgets, move |change| known.budget_changed(&on, change));
     }

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use operator::client::Server;
 use operator::engine::{Engine, HookOptions, Limits};
-use operator::hooks::egress::{Egress, Policy};
+use operator::hooks::egress::{Egress, Policy, Reach};
 use operator::leader::{Candidate, Election, Leadership, Times};
 use operator::metrics::Metrics;
 use operator::server::{Condition, serve};
@@ -69,10 +69,13 @@ struct Cli {
     /// The same, for HookRuns of one namespace
     #[arg(long, default_value_t = 256, value_parser = at_least_one, value_name = "N")]
     hook_concurrency_per_namespace: usize,
-    /// The same, to one host and port
+    /// The same, to one address and port
     #[arg(long, default_value_t = 16, value_parser = at_least_one, value_name = "N")]
     hook_concurrency_per_host: usize,
-    /// A network that hooks may reach although it would be refused: loopback, link-local and multicast addresses and the API server's are by default
+    /// How far hooks may reach, apart from what is refused to all of them
+    #[arg(long, value_enum, default_value_t, value_name = "POLICY")]
+    hook_policy: Reach,
+    /// A network that hooks may reach although it would be refused: loopback, link-local, multicast and metadata addresses, nodes and the API server are, and what the policy leaves out
     #[arg(long, value_delimiter = ',', value_name = "CIDR")]
     hook_allow_cidr: Vec<IpNet>,
     /// A network that hooks may not reach
@@ -203,11 +206,11 @@ async fn config(cli: &Cli) -> Result<kube::Config> {
 
 fn hooks(cli: &Cli, config: &kube::Config) -> Result<HookOptions> {
     let policy = Policy {
+        reach: cli.hook_policy,
         allow: cli.hook_allow_cidr.clone(),
         deny: cli.hook_deny_cidr.clone(),
         allow_hosts: cli.hook_allow_host.clone(),
         deny_hosts: cli.hook_deny_host.clone(),
-        api_server: Vec::new(),
     };
     let egress = Egress::new(policy, cli.hook_name_server).map_err(anyhow::Error::msg)?;
     let limits = operator::hooks::Limits {

@@ -198,6 +198,12 @@ impl<T: Kept> Store<T> {
         self.read(|inner| inner.objects.keys().cloned().collect())
     }
 
+    /// All objects.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<T>> {
+        self.read(|inner| inner.objects.values().cloned().collect())
+    }
+
     /// How many objects are such.
     pub fn count(&self, is_such: impl Fn(&T) -> bool) -> usize {
         self.read(|inner| inner.objects.values().filter(|object| is_such(object)).count())

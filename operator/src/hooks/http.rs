@@ -1,20 +1,22 @@
 //! One request to the outside: a fresh connection to a checked address, a deadline, a limit on the answer, and nothing of ours in it.
+//! Messages tell what was asked and what kind of trouble there was, never in the words of whoever is there.
 
-use std::sync::Arc;
+use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::{HeaderMap, Method, Request, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 use url::Url;
 
-use super::egress::{Egress, Refusal};
+use super::egress::Refusal;
+use super::large::SMALL;
+use super::target::Target;
+use super::{Asker, Errand};
 
 /// The largest answer.
 pub(crate) const LARGEST: usize = 1024 * 1024;
@@ -22,15 +24,16 @@ pub(crate) const LARGEST: usize = 1024 * 1024;
 const REDIRECTS: usize = 5;
 /// How long one address may take to answer before the next is tried.
 const CONNECT: Duration = Duration::from_secs(3);
+/// Encodings of answers that have a name.
+const ENCODINGS: [&str; 6] = ["gzip", "x-gzip", "deflate", "compress", "br", "zstd"];
 
 /// What to ask.
 #[derive(Debug)]
 pub(crate) struct Ask {
     pub(crate) method: Method,
-    pub(crate) url: Url,
+    pub(crate) target: Target,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Option<String>,
-    pub(crate) timeout: Duration,
     pub(crate) ca_bundle: Option<String>,
     pub(crate) follow_redirects: bool,
 }
@@ -46,6 +49,10 @@ pub(crate) struct NoAnswer {
 impl NoAnswer {
     pub(crate) fn because(message: impl Into<String>) -> Self {
         Self { message: message.into(), refused: false }
+    }
+
+    pub(crate) fn late(timeout: Duration) -> Self {
+        Self::because(format!("no answer within {} s", timeout.as_secs()))
     }
 }
 
@@ -65,97 +72,93 @@ pub(crate) fn url(text: &str) -> Result<Url, NoAnswer> {
 }
 
 /// Asks, and returns the body of a 2xx answer.
-pub(crate) async fn ask(egress: &Egress, ask: Ask) -> Result<Vec<u8>, NoAnswer> {
-    let seconds = ask.timeout.as_secs();
-    let asked = tokio::time::timeout(ask.timeout, follow(egress, ask)).await;
-    asked.unwrap_or_else(|_| Err(NoAnswer::because(format!("no answer within {seconds} s"))))
+pub(crate) async fn ask(asker: &Asker, errand: &Errand, ask: Ask) -> Result<Vec<u8>, NoAnswer> {
+    let (deadline, timeout) = (ask.target.deadline, ask.target.timeout);
+    tokio::time::timeout_at(deadline, follow(asker, errand, ask)).await.unwrap_or_else(|_| Err(NoAnswer::late(timeout)))
 }
 
-async fn follow(egress: &Egress, mut ask: Ask) -> Result<Vec<u8>, NoAnswer> {
+async fn follow(asker: &Asker, errand: &Errand, mut ask: Ask) -> Result<Vec<u8>, NoAnswer> {
     for _ in 0..=REDIRECTS {
-        let response = once(egress, &ask).await?;
+        let response = once(asker, &ask).await?;
         let status = response.status();
         if status.is_success() {
-            return body(response).await;
+            return body(asker, errand, response).await;
         }
         if !status.is_redirection() {
             return Err(NoAnswer::because(format!("received non 2xx response code: {}", status.as_u16())));
         }
-        let target = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let next = ask.url.join(target).map_err(|error| NoAnswer::because(format!("redirected to what is no url: {error}")))?;
         if !ask.follow_redirects {
-            let to = next.host_str().unwrap_or_default();
-            return Err(NoAnswer::because(format!("received a redirect ({}) to {to}; followRedirects is not set", status.as_u16())));
+            return Err(NoAnswer::because(format!("received a redirect ({}); followRedirects is not set", status.as_u16())));
         }
+        let to = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let next = ask.target.url.join(to).map_err(|error| NoAnswer::because(format!("redirected to what is no url: {error}")))?;
         if ask.body.is_some() && matches!(status.as_u16(), 301..=303) {
             ask.method = Method::GET;
             ask.body = None;
         }
         // What was meant for one server is not for another.
-        if next.origin() != ask.url.origin() {
+        if next.origin() != ask.target.url.origin() {
             ask.headers.clear();
             if ask.body.is_some() {
                 return Err(NoAnswer::because("redirected to another server: the body is not for it"));
             }
         }
-        ask.url = next;
+        ask.target.addresses = asker.allowed(errand, &next).await?;
+        ask.target.url = next;
     }
     Err(NoAnswer::because(format!("more than {REDIRECTS} redirects")))
 }
 
-async fn once(egress: &Egress, ask: &Ask) -> Result<http::Response<Incoming>, NoAnswer> {
-    let stream = connect(egress, &ask.url).await?;
-    if ask.url.scheme() == "https" {
-        let host = ask.url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let name = ServerName::try_from(host).map_err(|error| NoAnswer::because(format!("the host's name cannot be verified: {error}")))?;
-        let connector = TlsConnector::from(tls(ask.ca_bundle.as_deref())?);
-        let stream = connector.connect(name, stream).await.map_err(|error| NoAnswer::because(format!("no trusted connection: {error}")))?;
-        return send(stream, ask).await;
+async fn once(asker: &Asker, ask: &Ask) -> Result<http::Response<Incoming>, NoAnswer> {
+    let stream = connect(&ask.target.addresses).await?;
+    if ask.target.url.scheme() == "https" {
+        let host = ask.target.url.host_str().unwrap_or_default();
+        return send(asker.tls.connect(host, ask.ca_bundle.as_deref(), stream).await?, ask).await;
     }
     send(stream, ask).await
 }
 
-async fn connect(egress: &Egress, url: &Url) -> Result<TcpStream, NoAnswer> {
+async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, NoAnswer> {
     let mut last = NoAnswer::because("the host has no address");
-    for address in egress.addresses(url).await? {
+    for address in addresses {
         match tokio::time::timeout(CONNECT, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => last = NoAnswer::because(format!("cannot connect to {address}: {error}")),
+            Ok(Err(error)) => last = NoAnswer::because(format!("cannot connect to {address}: {}", trouble(error.kind()))),
             Err(_) => last = NoAnswer::because(format!("cannot connect to {address} within {} s", CONNECT.as_secs())),
         }
     }
     Err(last)
 }
 
-fn tls(ca_bundle: Option<&str>) -> Result<Arc<rustls::ClientConfig>, NoAnswer> {
-    let mut roots = rustls::RootCertStore::empty();
-    match ca_bundle {
-        None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
-        Some(bundle) => {
-            for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
-                let added =
-                    certificate.map_err(|error| error.to_string()).and_then(|one| roots.add(one).map_err(|error| error.to_string()));
-                added.map_err(|error| NoAnswer::because(format!("caBundle cannot be read: {error}")))?;
-            }
-        }
+fn trouble(kind: io::ErrorKind) -> &'static str {
+    if kind == io::ErrorKind::ConnectionRefused {
+        "connection refused"
+    } else if matches!(kind, io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable) {
+        "no route to it"
+    } else {
+        "no connection"
     }
-    Ok(Arc::new(rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()))
+}
+
+/// How a connection broke.
+fn broken(error: &hyper::Error) -> NoAnswer {
+    NoAnswer::because(if error.is_parse() { "the connection broke: the answer is no HTTP" } else { "the connection broke" })
 }
 
 async fn send(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, ask: &Ask) -> Result<http::Response<Incoming>, NoAnswer> {
-    let broken = |error: hyper::Error| NoAnswer::because(format!("the connection broke: {error}"));
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
         .max_buf_size(64 * 1024)
         .max_headers(100)
         .handshake::<_, Full<Bytes>>(TokioIo::new(stream))
         .await
-        .map_err(broken)?;
+        .map_err(|error| broken(&error))?;
     // Lives as long as the answer is being read.
     tokio::spawn(async move {
         let _ = connection.await;
     });
-    let path = ask.url.query().map_or_else(|| ask.url.path().to_owned(), |query| format!("{}?{query}", ask.url.path()));
-    let host = match (ask.url.host_str(), ask.url.port()) {
+    let url = &ask.target.url;
+    let path = url.query().map_or_else(|| url.path().to_owned(), |query| format!("{}?{query}", url.path()));
+    let host = match (url.host_str(), url.port()) {
         (Some(host), Some(port)) => format!("{host}:{port}"),
         (host, _) => host.unwrap_or_default().to_owned(),
     };
@@ -170,20 +173,29 @@ async fn send(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, ask:
     }
     let body = Full::new(Bytes::from(ask.body.clone().unwrap_or_default()));
     let request = request.body(body).map_err(|error| NoAnswer::because(format!("the request cannot be made: {error}")))?;
-    sender.send_request(request).await.map_err(broken)
+    sender.send_request(request).await.map_err(|error| broken(&error))
 }
 
-async fn body(response: http::Response<Incoming>) -> Result<Vec<u8>, NoAnswer> {
+async fn body(asker: &Asker, errand: &Errand, response: http::Response<Incoming>) -> Result<Vec<u8>, NoAnswer> {
     if let Some(encoding) = response.headers().get(header::CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
-        return Err(NoAnswer::because(format!("the answer is encoded as {encoding:?}, which was not asked for")));
+        let known = ENCODINGS.iter().find(|known| encoding == **known).map_or_else(String::new, |known| format!(" as {known:?}"));
+        return Err(NoAnswer::because(format!("the answer is encoded{known}, which was not asked for")));
     }
     let mut body = response.into_body();
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| NoAnswer::because(format!("the answer broke off: {error}")))?;
+        let frame = frame.map_err(|_| NoAnswer::because("the answer broke off"))?;
         if let Some(data) = frame.data_ref() {
-            if bytes.len().saturating_add(data.len()) > LARGEST {
+            let length = bytes.len().saturating_add(data.len());
+            if length > LARGEST {
                 return Err(NoAnswer::because(format!("the answer has more than {LARGEST} bytes")));
+            }
+            if length > SMALL && errand.large.get().is_none() {
+                let place = asker.large.place(&errand.namespace).await;
+                // Kept until the answer has been judged.
+                place
+                    .and_then(|place| errand.large.set(place).ok())
+                    .ok_or_else(|| NoAnswer::because("there is no room for large answers"))?;
             }
             bytes.extend_from_slice(data);
         }

@@ -1,16 +1,21 @@
 //! Makes the measurements that are due: many at once, within limits, so that an endpoint that hangs delays only itself.
 
 mod account;
-pub(crate) mod apiserver;
+mod address;
+pub(crate) mod cluster;
 pub mod egress;
 mod exec;
 mod http;
 mod kubernetes;
+pub(crate) mod large;
 mod prometheus;
+mod target;
+pub(crate) mod tls;
 mod web;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, Weak};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use ::http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -31,6 +36,7 @@ use crate::queue::Queue;
 use crate::store::Key;
 use egress::Egress;
 use http::NoAnswer;
+use target::Target;
 
 /// How many measurements at once.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +45,7 @@ pub struct Limits {
     pub total: usize,
     /// In one namespace.
     pub per_namespace: usize,
-    /// To one host and port.
+    /// To one address and port.
     pub per_host: usize,
 }
 
@@ -58,6 +64,10 @@ pub struct Asker {
     pub egress: Arc<Egress>,
     /// How many at once.
     pub limits: Limits,
+    /// Which certificates are trusted.
+    pub(crate) tls: Arc<tls::Tls>,
+    /// Room for large answers.
+    pub(crate) large: Arc<large::LargeAnswers>,
 }
 
 /// Measurements that are under way or have ended. Dropping the last clone ends them.
@@ -80,7 +90,7 @@ struct Shared {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Gate {
     Namespace(String),
-    Host(String),
+    Host(SocketAddr),
 }
 
 /// What is known of a run besides its status.
@@ -96,6 +106,10 @@ pub(crate) struct Errand {
     namespace: String,
     metric: Metric,
     arguments: BTreeMap<String, String>,
+    /// The pod that the operator asks about, if it does.
+    pod_uid: Option<String>,
+    /// What its answer takes while it is large.
+    large: OnceLock<large::Place>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -140,7 +154,8 @@ impl Hooks {
             return;
         }
         let arguments = run.spec.args.iter().filter_map(|one| Some((one.name.clone(), one.value.clone()?))).collect();
-        let errand = Errand { namespace: key.namespace.clone(), metric: metric.clone(), arguments };
+        let (namespace, pod_uid) = (key.namespace.clone(), target::pod_uid(run));
+        let errand = Errand { namespace, metric: metric.clone(), arguments, pod_uid, large: OnceLock::new() };
         let landing = Landing { shared: Arc::clone(&self.shared), key, uid, metric: new.metric.clone(), result: None };
         let number = new.number;
         let mut tasks = locked(&self.tasks);
@@ -199,14 +214,17 @@ impl Shared {
     /// Waits for its turn, asks and judges. Nothing if we may not ask any more.
     async fn measure(&self, errand: Errand, number: i32) -> Option<Measured> {
         let metric = errand.metric.name.clone();
-        let _turn = self.turn(&errand).await;
+        let (_turn, target) = self.admitted(&errand).await;
         if !self.asker.leadership.may_write() {
             return None;
         }
         let provider = provider(&errand.metric);
         let (started, clock) = (Timestamp::now(), tokio::time::Instant::now());
         let airborne = Airborne::new(&self.asker.metrics);
-        let answer = self.asker.ask(&errand).await;
+        let answer = match target {
+            Ok(target) => self.asker.ask(&errand, target).await,
+            Err(error) => Err(error),
+        };
         drop(airborne);
         let outcome = match answer {
             Ok(Answer::Value(value)) => judged(errand.metric, value).await,
@@ -228,11 +246,28 @@ impl Shared {
         Some(Measured { metric, number, started, finished: Timestamp::now().max(started), outcome })
     }
 
+    /// Waits for a turn, and says where the errand goes. What is limited is each address that a name leads to, so the name is resolved and checked
+    /// first, within the other limits; if an address is busy they are given back, and everything is looked up anew after the wait.
+    async fn admitted(&self, errand: &Errand) -> (Vec<OwnedSemaphorePermit>, Result<Option<Target>, NoAnswer>) {
+        let mut hosts = BTreeSet::new();
+        loop {
+            let mut turn = self.turn(errand, &hosts).await;
+            let target = self.asker.target(errand).await;
+            let found: BTreeSet<SocketAddr> = target.iter().flatten().flat_map(Target::hosts).collect();
+            let places: Option<Vec<_>> = found.difference(&hosts).map(|host| self.host(*host).try_acquire_owned().ok()).collect();
+            if let Some(places) = places {
+                turn.extend(places);
+                return (turn, target);
+            }
+            hosts = found;
+        }
+    }
+
     /// All permits or none: who waits for a host that hangs, or for a full namespace, holds no place of others.
-    async fn turn(&self, errand: &Errand) -> Vec<OwnedSemaphorePermit> {
+    async fn turn(&self, errand: &Errand, hosts: &BTreeSet<SocketAddr>) -> Vec<OwnedSemaphorePermit> {
         let limits = self.asker.limits;
         let mut gates = vec![Arc::clone(&self.total), self.gate(Gate::Namespace(errand.namespace.clone()), limits.per_namespace)];
-        gates.extend(host(errand).map(|host| self.gate(Gate::Host(host), limits.per_host)));
+        gates.extend(hosts.iter().map(|host| self.host(*host)));
         let mut waited: Option<(usize, OwnedSemaphorePermit)> = None;
         loop {
             let (mine, mut permits): (Option<usize>, Vec<_>) =
@@ -252,6 +287,10 @@ impl Shared {
         }
     }
 
+    fn host(&self, host: SocketAddr) -> Arc<Semaphore> {
+        self.gate(Gate::Host(host), self.asker.limits.per_host)
+    }
+
     fn gate(&self, gate: Gate, width: usize) -> Arc<Semaphore> {
         let mut gates = locked(&self.gates);
         if let Some(known) = gates.get(&gate).and_then(Weak::upgrade) {
@@ -264,18 +303,6 @@ impl Shared {
         gates.insert(gate, Arc::downgrade(&new));
         new
     }
-}
-
-/// Host and port that an errand goes to.
-fn host(errand: &Errand) -> Option<String> {
-    let provider = &errand.metric.provider;
-    let text = match (&provider.web, &provider.prometheus) {
-        (Some(web), _) => fill(&web.url, &errand.arguments, Place::Url).ok()?,
-        (None, Some(prometheus)) => prometheus.address.clone(),
-        (None, None) => return None,
-    };
-    let url = url::Url::parse(&text).ok()?;
-    Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?))
 }
 
 fn provider(metric: &Metric) -> &'static str {
@@ -328,16 +355,17 @@ struct Secret {
 }
 
 impl Asker {
-    async fn ask(&self, errand: &Errand) -> Result<Answer, NoAnswer> {
+    async fn ask(&self, errand: &Errand, target: Option<Target>) -> Result<Answer, NoAnswer> {
         let provider = &errand.metric.provider;
-        if let Some(web) = &provider.web {
-            return web::measure(self, errand, web).await.map(Answer::Value);
-        }
-        if let Some(prometheus) = &provider.prometheus {
-            return prometheus::measure(self, errand, prometheus).await.map(|answer| match answer {
-                prometheus::Answer::Numbers(value) => Answer::Value(value),
-                prometheus::Answer::NotANumber(text) => Answer::Nothing(text),
-            });
+        match (&provider.web, &provider.prometheus, target) {
+            (Some(web), _, Some(target)) => return web::measure(self, errand, web, target).await.map(Answer::Value),
+            (None, Some(prometheus), Some(target)) => {
+                return prometheus::measure(self, errand, prometheus, target).await.map(|answer| match answer {
+                    prometheus::Answer::Numbers(value) => Answer::Value(value),
+                    prometheus::Answer::NotANumber(text) => Answer::Nothing(text),
+                });
+            }
+            _ => {}
         }
         if let Some(spec) = &provider.kubernetes {
             return kubernetes::measure(self, errand, spec).await;

@@ -1,11 +1,15 @@
 //! Asks a Prometheus: an instant query, now.
 
+use std::time::Duration;
+
 use api::tkex::Prometheus;
 use planner::hookrun::arguments::{Place, fill};
 use serde::Deserialize;
 use serde_json::{Number, Value};
+use url::Url;
 
 use super::http::{Ask, NoAnswer, ask, url};
+use super::target::Target;
 use super::web::timeout;
 use super::{Asker, Errand};
 
@@ -29,38 +33,41 @@ pub(crate) enum Answer {
     NotANumber(String),
 }
 
-pub(crate) async fn measure(asker: &Asker, errand: &Errand, prometheus: &Prometheus) -> Result<Answer, NoAnswer> {
+/// Where it is, and how long an answer may take.
+pub(crate) fn request(prometheus: &Prometheus) -> Result<(Url, Duration), NoAnswer> {
+    Ok((url(&prometheus.address)?, timeout(prometheus.timeout_seconds, TIMEOUT)))
+}
+
+pub(crate) async fn measure(asker: &Asker, errand: &Errand, prometheus: &Prometheus, mut target: Target) -> Result<Answer, NoAnswer> {
     let query = fill(&prometheus.query, &errand.arguments, Place::Query).map_err(|problem| NoAnswer::because(problem.0))?;
-    let mut target = url(&prometheus.address)?;
-    let base = target.path().trim_end_matches('/').to_owned();
-    target.set_path(&format!("{base}/api/v1/query"));
-    target.query_pairs_mut().append_pair("query", &query);
+    let base = target.url.path().trim_end_matches('/').to_owned();
+    target.url.set_path(&format!("{base}/api/v1/query"));
+    target.url.query_pairs_mut().append_pair("query", &query);
     let question = Ask {
         method: http::Method::GET,
-        url: target,
+        target,
         headers: asker.headers(errand, &prometheus.headers).await?,
         body: None,
-        timeout: timeout(prometheus.timeout_seconds, TIMEOUT),
         ca_bundle: prometheus.ca_bundle.clone(),
         follow_redirects: false,
     };
-    read(&ask(&asker.egress, question).await?)
+    read(&ask(asker, errand, question).await?)
 }
 
 fn read(bytes: &[u8]) -> Result<Answer, NoAnswer> {
+    // The reader's own words would quote the answer.
     let reply: Reply =
-        serde_json::from_slice(bytes).map_err(|error| NoAnswer::because(format!("the answer is not Prometheus': {error}")))?;
+        serde_json::from_slice(bytes).map_err(|_| NoAnswer::because("the answer is not Prometheus': it has no data.result"))?;
     let texts: Vec<&Value> = match reply.data.result_type.as_str() {
         "scalar" => reply.data.result.get(1).into_iter().collect(),
         "vector" => reply.data.result.as_array().into_iter().flatten().filter_map(|sample| sample.pointer("/value/1")).collect(),
-        other => return Err(NoAnswer::because(format!("the query yields a {other}; a scalar or a vector is needed"))),
+        "matrix" => return Err(NoAnswer::because("the query yields a matrix; a scalar or a vector is needed")),
+        _ => return Err(NoAnswer::because("the query yields neither a scalar nor a vector")),
     };
     let mut numbers = Vec::new();
     for text in texts {
-        let number: f64 = text
-            .as_str()
-            .and_then(|text| text.parse().ok())
-            .ok_or_else(|| NoAnswer::because(format!("{text} is no number of Prometheus")))?;
+        let number: f64 =
+            text.as_str().and_then(|text| text.parse().ok()).ok_or_else(|| NoAnswer::because("a sample has no number for a value"))?;
         if number.is_nan() {
             return Ok(Answer::NotANumber("NaN".to_owned()));
         }
@@ -100,5 +107,19 @@ mod tests {
         assert_eq!(value("scalar", &json!([1, "+Inf"])), Ok(json!(f64::MAX)));
         assert!(value("matrix", &json!([])).unwrap_err().contains("yields a matrix"));
         assert!(value("scalar", &json!([1, "x"])).unwrap_err().contains("no number"));
+    }
+
+    #[test]
+    fn what_is_not_prometheus_is_not_quoted() {
+        let said = |reply: Value| read(reply.to_string().as_bytes()).map(|_| ()).unwrap_err().message;
+        for reply in [
+            json!({ "data": "password" }),
+            json!({ "data": { "resultType": "password", "result": [] } }),
+            json!({ "data": { "resultType": "scalar", "result": [1, "password"] } }),
+            json!("password"),
+        ] {
+            let said = said(reply);
+            assert!(!said.contains("password") && !said.is_empty(), "{said}");
+        }
     }
 }

@@ -6,30 +6,39 @@ use api::tkex::{Method, Web};
 use planner::hookrun::arguments::{Place, fill};
 use planner::jsonpath::JsonPath;
 use serde_json::Value;
+use url::Url;
 
 use super::http::{Ask, NoAnswer, ask, url};
+use super::target::Target;
 use super::{Asker, Errand};
 
 const TIMEOUT: u32 = 10;
 
-pub(crate) async fn measure(asker: &Asker, errand: &Errand, web: &Web) -> Result<Value, NoAnswer> {
-    let filled = |text: &str, place| fill(text, &errand.arguments, place).map_err(|problem| NoAnswer::because(problem.0));
+/// What is asked for, and how long it may take.
+pub(crate) fn request(errand: &Errand, web: &Web) -> Result<(Url, Duration), NoAnswer> {
+    Ok((url(&filled(&web.url, errand, Place::Url)?)?, timeout(web.timeout_seconds, TIMEOUT)))
+}
+
+fn filled(text: &str, errand: &Errand, place: Place) -> Result<String, NoAnswer> {
+    fill(text, &errand.arguments, place).map_err(|problem| NoAnswer::because(problem.0))
+}
+
+pub(crate) async fn measure(asker: &Asker, errand: &Errand, web: &Web, target: Target) -> Result<Value, NoAnswer> {
     let method = match web.method.unwrap_or_default() {
         Method::Get => http::Method::GET,
         Method::Post => http::Method::POST,
         Method::Put => http::Method::PUT,
     };
-    let body = web.body.as_deref().filter(|_| method != http::Method::GET).map(|body| filled(body, Place::Plain)).transpose()?;
+    let body = web.body.as_deref().filter(|_| method != http::Method::GET).map(|body| filled(body, errand, Place::Plain)).transpose()?;
     let question = Ask {
         method,
-        url: url(&filled(&web.url, Place::Url)?)?,
+        target,
         headers: asker.headers(errand, &web.headers).await?,
         body,
-        timeout: timeout(web.timeout_seconds, TIMEOUT),
         ca_bundle: web.ca_bundle.clone(),
         follow_redirects: web.follow_redirects.unwrap_or_default(),
     };
-    let bytes = ask(&asker.egress, question).await?;
+    let bytes = ask(asker, errand, question).await?;
     let answer: Value = serde_json::from_slice(&bytes).map_err(|error| NoAnswer::because(format!("the answer is no JSON: {error}")))?;
     let Some(path) = web.json_path.as_deref().filter(|path| !path.is_empty()) else {
         return Ok(Value::String(answer.to_string()));

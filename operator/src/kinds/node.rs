@@ -1,9 +1,11 @@
-//! Nodes: whether they answer, and what it costs to take pods from them.
+//! Nodes: whether they answer, what it costs to take pods from them, and which addresses are theirs.
 
 use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use api::names::{NODE_DELETION_COST_ANNOTATION, OUT_OF_SERVICE_TAINT};
+use ipnet::IpNet;
 use jiff::Timestamp;
 use planner::node::NodeFacts;
 use serde::Deserialize;
@@ -18,6 +20,10 @@ use crate::store::{Change, Index, Kept, Key};
 pub struct Node {
     /// What decisions see.
     pub facts: NodeFacts,
+    /// Where it is reached: hooks have no business there.
+    pub addresses: Vec<IpAddr>,
+    /// What its pods get their addresses from, if that is known.
+    pub pod_networks: Vec<IpNet>,
     name: String,
     uid: String,
     version: u64,
@@ -47,6 +53,8 @@ struct Meta {
 struct Spec {
     unschedulable: bool,
     taints: Vec<Taint>,
+    #[serde(rename = "podCIDRs")]
+    pod_cidrs: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -58,6 +66,12 @@ struct Taint {
 #[serde(default)]
 struct Status {
     conditions: Vec<Condition>,
+    addresses: Vec<Address>,
+}
+
+#[derive(Deserialize)]
+struct Address {
+    address: String,
 }
 
 #[derive(Deserialize)]
@@ -83,7 +97,11 @@ impl Kept for Node {
         let silent = silent.map(|condition| condition.last_transition_time.unwrap_or(Timestamp::UNIX_EPOCH));
         let gone = spec.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE_TAINT);
         let facts = NodeFacts { silent, gone, cordoned: spec.unschedulable, deletion_cost: cost.unwrap_or_default() };
-        Ok(Self { facts, name: meta.name, uid: meta.uid, version: meta.resource_version.parse().unwrap_or_default() })
+        // Names of a node stand among its addresses; its addresses do, too.
+        let addresses = status.addresses.iter().filter_map(|one| one.address.parse().ok()).collect();
+        let pod_networks = spec.pod_cidrs.iter().filter_map(|network| network.parse().ok()).collect();
+        let version = meta.resource_version.parse().unwrap_or_default();
+        Ok(Self { facts, addresses, pod_networks, name: meta.name, uid: meta.uid, version })
     }
 
     fn key(&self) -> Key {
@@ -101,6 +119,13 @@ impl Kept for Node {
     fn index(&self) -> Option<Index> {
         None
     }
+}
+
+/// Whether addresses came or went with a change.
+#[must_use]
+pub fn has_moved(change: &Change<Node>) -> bool {
+    let places = |node: &Arc<Node>| (node.addresses.clone(), node.pod_networks.clone());
+    change.old.as_ref().map(places) != change.new.as_ref().map(places)
 }
 
 /// Nodes that were deleted while pods were on them.
@@ -195,6 +220,23 @@ mod tests {
         for (ready, lost) in [("True", false), ("False", false), ("Unknown", true)] {
             assert_eq!(node(ready, &serde_json::json!({})).silent.is_some(), lost, "{ready}");
         }
+    }
+
+    #[test]
+    fn a_node_tells_its_addresses_and_the_networks_of_its_pods() {
+        let node = |spec: &str, status: &str| {
+            let json = format!(r#"{{"metadata":{{"name":"n","uid":"u","resourceVersion":"1"}},"spec":{spec},"status":{status}}}"#);
+            Node::decode(&json).unwrap()
+        };
+        let addresses = r#"{"addresses":[{"type":"InternalIP","address":"10.1.0.7"},{"type":"Hostname","address":"n"},{"type":"ExternalIP","address":"2001:db8::7"}]}"#;
+        let full = node(r#"{"podCIDR":"10.2.0.0/24","podCIDRs":["10.2.0.0/24","fd00::/64"]}"#, addresses);
+        let text = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(full.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(), text(&["10.1.0.7", "2001:db8::7"]));
+        assert_eq!(full.pod_networks.iter().map(ToString::to_string).collect::<Vec<_>>(), text(&["10.2.0.0/24", "fd00::/64"]));
+        let (full, same, bare) = (Arc::new(full), node(r#"{"unschedulable":true}"#, addresses), node("{}", "{}"));
+        let same = Arc::new(Node { pod_networks: full.pod_networks.clone(), ..same });
+        let change = |old: &Arc<Node>, new: &Arc<Node>| Change { old: Some(Arc::clone(old)), new: Some(Arc::clone(new)) };
+        assert!(!has_moved(&change(&full, &same)) && has_moved(&change(&full, &Arc::new(bare))));
     }
 
     #[test]

@@ -1,0 +1,282 @@
+//! Where a measurement goes: the addresses behind its url, each of them checked, the ones that depend on who asks as well.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use api::names::RUN_POD_UID_LABEL;
+use api::tkex::HookRun;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::ResourceExt;
+use serde::Deserialize;
+use tokio::time::Instant;
+use url::Url;
+
+use super::address::unwrapped;
+use super::egress::{Denied, Refusal};
+use super::http::NoAnswer;
+use super::{Asker, Errand, is_name, prometheus, web};
+
+/// Of a name with more addresses the rest is not tried.
+const ADDRESSES: usize = 4;
+
+/// Where a measurement over the network goes.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) url: Url,
+    /// What the url leads to; all of them are allowed, and there is one at least.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// How long an answer may take in all, for messages.
+    pub(crate) timeout: Duration,
+    /// When it must be here.
+    pub(crate) deadline: Instant,
+}
+
+impl Target {
+    /// What the limit per host counts: one place has many names, and its address several forms.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = SocketAddr> {
+        self.addresses.iter().map(|place| SocketAddr::new(unwrapped(place.ip()), place.port()))
+    }
+}
+
+/// The uid of the pod that the operator itself made a run about. Whoever makes a run that looks the same gains nothing by it: what is
+/// allowed for it are ports that a pod of the run's own namespace declares.
+pub(crate) fn pod_uid(run: &HookRun) -> Option<String> {
+    let is_ours = |owner: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| {
+        owner.controller == Some(true) && owner.kind == "GameDeployment" && owner.api_version.starts_with("tkex.tencent.com/")
+    };
+    run.owner_references().iter().any(is_ours).then(|| run.labels().get(RUN_POD_UID_LABEL).cloned()).flatten()
+}
+
+#[derive(Deserialize)]
+struct List<T> {
+    items: Vec<T>,
+}
+
+impl Asker {
+    /// Where an errand goes; nothing if it is not one over the network. Names are resolved, and nothing is sent there yet.
+    pub(crate) async fn target(&self, errand: &Errand) -> Result<Option<Target>, NoAnswer> {
+        let provider = &errand.metric.provider;
+        let (url, timeout) = match (&provider.web, &provider.prometheus) {
+            (Some(web), _) => web::request(errand, web)?,
+            (None, Some(prometheus)) => prometheus::request(prometheus)?,
+            (None, None) => return Ok(None),
+        };
+        let deadline = Instant::now() + timeout;
+        let addresses = tokio::time::timeout_at(deadline, self.allowed(errand, &url)).await;
+        let addresses = addresses.map_err(|_| NoAnswer::late(timeout))??;
+        Ok(Some(Target { url, addresses, timeout, deadline }))
+    }
+
+    /// Addresses that a url leads to and that the errand may connect to.
+    pub(crate) async fn allowed(&self, errand: &Errand, url: &Url) -> Result<Vec<SocketAddr>, Refusal> {
+        let (mut allowed, mut refused) = (Vec::new(), None);
+        for place in self.egress.places(url).await?.into_iter().take(ADDRESSES) {
+            let denied = match self.egress.check(place.ip()) {
+                Ok(()) => None,
+                Err(Denied::Node) if self.is_of_gated_pod(errand, place).await? => None,
+                Err(Denied::Foreign) if self.is_of_namespace(errand, place.ip()).await? => None,
+                Err(denied) => Some(denied.of(place.ip())),
+            };
+            match denied {
+                None => allowed.push(place),
+                Some(denied) => refused = Some(denied),
+            }
+        }
+        match refused {
+            Some(refused) if allowed.is_empty() => Err(refused),
+            None if allowed.is_empty() => Err(Refusal::Unknown("the host has no address".to_owned())),
+            Some(_) | None => Ok(allowed),
+        }
+    }
+
+    /// Whether an address of a node is also the one of the pod that the errand is about, at a port that it declares.
+    async fn is_of_gated_pod(&self, errand: &Errand, place: SocketAddr) -> Result<bool, Refusal> {
+        let (Some(uid), Some(name)) = (&errand.pod_uid, errand.arguments.get("PodName").filter(|name| is_name(name))) else {
+            return Ok(false);
+        };
+        match self.server.get::<Pod>(&format!("/api/v1/namespaces/{}/pods/{name}", errand.namespace)).await {
+            Ok(pod) => Ok(pod.uid().as_ref() == Some(uid) && is_on_host(&pod, place)),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => {
+                let why = format!("{} is a node's, and it cannot be looked up whether it is pod {name}'s as well: {error}", place.ip());
+                Err(Refusal::Unknown(why))
+            }
+        }
+    }
+
+    /// Whether an address belongs to a pod or a Service of the errand's namespace: one request each, and no cache of all pods.
+    async fn is_of_namespace(&self, errand: &Errand, address: IpAddr) -> Result<bool, Refusal> {
+        let (namespace, inner) = (&errand.namespace, unwrapped(address));
+        let unknown = |kind: &str, error| {
+            Refusal::Unknown(format!("it cannot be looked up whether {address} belongs to a {kind} of this namespace: {error}"))
+        };
+        // A pod that has ended shows an address that may be another's by now.
+        let running = format!("status.podIP%3D{inner},status.phase%21%3DSucceeded,status.phase%21%3DFailed");
+        let pods = format!("/api/v1/namespaces/{namespace}/pods?limit=1&fieldSelector={running}");
+        let pods = self.server.get::<List<Pod>>(&pods).await.map_err(|error| unknown("pod", error))?;
+        if !pods.items.is_empty() {
+            return Ok(true);
+        }
+        let services = format!("/api/v1/namespaces/{namespace}/services?limit=1&fieldSelector=spec.clusterIP%3D{inner}");
+        let services = self.server.get::<List<Service>>(&services).await.map_err(|error| unknown("Service", error))?;
+        Ok(services.items.iter().any(has_selector))
+    }
+}
+
+/// Without a selector it is up to whoever writes its EndpointSlices where a Service leads.
+fn has_selector(service: &Service) -> bool {
+    service.spec.as_ref().and_then(|spec| spec.selector.as_ref()).is_some_and(|selector| !selector.is_empty())
+}
+
+fn is_on_host(pod: &Pod, place: SocketAddr) -> bool {
+    let (Some(spec), Some(status)) = (&pod.spec, &pod.status) else { return false };
+    let address = unwrapped(place.ip());
+    let addresses = status.pod_ips.iter().flatten().map(|one| &one.ip).chain(&status.pod_ip);
+    let mut ports = spec.containers.iter().flat_map(|container| container.ports.iter().flatten());
+    spec.host_network == Some(true)
+        && addresses.filter_map(|text| text.parse().ok()).any(|one: IpAddr| unwrapped(one) == address)
+        && ports.any(|port| port.container_port == i32::from(place.port()) && port.protocol.as_deref().unwrap_or("TCP") == "TCP")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex, OnceLock};
+
+    use axum::Router;
+    use axum::extract::State;
+    use axum::http::StatusCode;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::client::Server;
+    use crate::hooks::Limits;
+    use crate::hooks::egress::{Egress, Policy, Reach};
+    use crate::kinds::node::Node;
+    use crate::leader::Leadership;
+    use crate::store::{Kept as _, Store};
+
+    #[derive(Clone, Default)]
+    struct Api {
+        asked: Arc<Mutex<Vec<String>>>,
+        /// What is answered to requests whose address contains these words.
+        answers: Arc<Vec<(&'static str, Value)>>,
+    }
+
+    async fn answer(State(api): State<Api>, request: axum::extract::Request) -> (StatusCode, String) {
+        let uri = request.uri().to_string();
+        let found = api.answers.iter().find(|(words, _)| uri.contains(words)).map(|(_, answer)| answer.to_string());
+        api.asked.lock().unwrap().push(uri);
+        found.map_or((StatusCode::NOT_FOUND, "{}".to_owned()), |answer| (StatusCode::OK, answer))
+    }
+
+    /// An asker in a cluster with a node at 10.1.0.7 and an API server that knows this much.
+    fn asker(reach: Reach, answers: Vec<(&'static str, Value)>) -> (Asker, Api) {
+        let api = Api { answers: Arc::new(answers), ..Api::default() };
+        let client = kube::Client::new(Router::new().fallback(answer).with_state(api.clone()), "play");
+        let egress = Egress::new(Policy { reach, ..Policy::default() }, Some("127.0.0.1:1".parse().unwrap())).unwrap();
+        egress.api_server_is_at(["10.96.0.1".parse().unwrap()]);
+        let nodes = Store::default();
+        let node = r#"{"metadata":{"name":"n","uid":"u","resourceVersion":"1"},"status":{"addresses":[{"type":"InternalIP","address":"10.1.0.7"}]}}"#;
+        let node = Node::decode(node).unwrap();
+        nodes.put(&node.key(), Some(node));
+        egress.see_nodes(&nodes);
+        let asker = Asker {
+            server: Server::new(client, Arc::default()),
+            config: kube::Config::new("https://10.96.0.1".parse().unwrap()),
+            leadership: Arc::new(Leadership::unquestioned()),
+            metrics: Arc::default(),
+            egress: Arc::new(egress),
+            limits: Limits { total: 8, per_namespace: 8, per_host: 8 },
+            tls: Arc::default(),
+            large: Arc::default(),
+        };
+        (asker, api)
+    }
+
+    fn errand(url: &str, pod_uid: Option<&str>) -> Errand {
+        let metric = json!({ "name": "web", "provider": { "web": { "url": url } } });
+        let arguments = [("PodName".to_owned(), "game-0".to_owned())].into();
+        let (metric, pod_uid) = (serde_json::from_value(metric).unwrap(), pod_uid.map(str::to_owned));
+        Errand { namespace: "play".to_owned(), metric, arguments, pod_uid, large: OnceLock::new() }
+    }
+
+    async fn said(asker: &Asker, errand: &Errand) -> Result<Vec<SocketAddr>, String> {
+        asker.target(errand).await.map(|target| target.unwrap().addresses).map_err(|error| error.message)
+    }
+
+    fn pod(host_network: bool) -> Value {
+        json!({
+            "metadata": { "name": "game-0", "uid": "pod-7" },
+            "spec": {
+                "hostNetwork": host_network,
+                "containers": [{ "name": "game", "ports": [{ "containerPort": 8000 }, { "containerPort": 9000, "protocol": "UDP" }] }],
+            },
+            "status": { "podIP": "10.1.0.7", "podIPs": [{ "ip": "10.1.0.7" }] },
+        })
+    }
+
+    #[tokio::test]
+    async fn a_node_is_reached_only_as_the_gated_pod_and_at_its_ports() {
+        let (asker, api) = asker(Reach::Cluster, vec![("/namespaces/play/pods/game-0", pod(true))]);
+        let gated = |url: &str| errand(url, Some("pod-7"));
+        assert_eq!(said(&asker, &gated("http://10.1.0.7:8000/")).await, Ok(vec!["10.1.0.7:8000".parse().unwrap()]));
+        assert!(said(&asker, &gated("http://[::ffff:10.1.0.7]:8000/")).await.is_ok());
+        api.asked.lock().unwrap().clear();
+        for (url, uid, asked) in [
+            ("http://10.1.0.7:10250/", Some("pod-7"), 1),
+            ("http://10.1.0.7:9000/", Some("pod-7"), 1),
+            ("http://10.1.0.7:8000/", Some("pod-6"), 1),
+            ("http://10.1.0.7:8000/", None, 0),
+        ] {
+            let refused = said(&asker, &errand(url, uid)).await.unwrap_err();
+            assert_eq!(refused, "10.1.0.7 is refused: it is a node's; --hook-allow-cidr 10.1.0.7/32 would allow it", "{url} {uid:?}");
+            assert_eq!(std::mem::take(&mut *api.asked.lock().unwrap()).len(), asked, "{url} {uid:?}");
+        }
+        let (asker, _) = super::tests::asker(Reach::Open, vec![("/namespaces/play/pods/game-0", pod(false))]);
+        assert!(said(&asker, &gated("http://10.1.0.7:8000/")).await.is_err(), "it does not use its node's network");
+    }
+
+    #[test]
+    fn only_the_operators_own_runs_are_about_a_pod() {
+        let run = |owner: Value| -> HookRun {
+            let metadata = json!({ "name": "run", "labels": { RUN_POD_UID_LABEL: "pod-7" }, "ownerReferences": [owner] });
+            let run =
+                json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": metadata, "spec": { "metrics": [] } });
+            serde_json::from_value(run).unwrap()
+        };
+        let owner = |kind: &str, controller| json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": kind, "name": "g", "uid": "g", "controller": controller });
+        assert_eq!(pod_uid(&run(owner("GameDeployment", true))).as_deref(), Some("pod-7"));
+        assert_eq!(pod_uid(&run(owner("GameDeployment", false))), None);
+        assert_eq!(pod_uid(&run(owner("ConfigMap", true))), None);
+    }
+
+    #[tokio::test]
+    async fn own_pods_and_services_are_looked_up_in_the_namespace_alone() {
+        let service = |selector: Value| json!({ "items": [{ "spec": { "selector": selector } }] });
+        let none = json!({ "items": [] });
+        let answers = vec![
+            ("/namespaces/play/pods?limit=1&fieldSelector=status.podIP%3D10.244.0.7,status.phase%21%3DSucceeded", json!({ "items": [{}] })),
+            ("/namespaces/play/pods?", none.clone()),
+            ("/namespaces/play/services?limit=1&fieldSelector=spec.clusterIP%3D10.96.0.7", service(json!({ "app": "game" }))),
+            ("/namespaces/play/services?limit=1&fieldSelector=spec.clusterIP%3D10.96.0.8", service(json!({}))),
+            ("/namespaces/play/services?", none),
+        ];
+        let (asker, api) = asker(Reach::OwnPods, answers);
+        for url in ["http://10.244.0.7:8000/", "http://[::ffff:10.244.0.7]/", "http://10.96.0.7/"] {
+            assert!(said(&asker, &errand(url, None)).await.is_ok(), "{url}");
+        }
+        for url in ["http://10.244.0.8:8000/", "http://10.96.0.8/", "http://1.1.1.1/"] {
+            let refused = said(&asker, &errand(url, None)).await.unwrap_err();
+            assert!(refused.contains("it belongs neither to a pod of this namespace nor to a Service"), "{url}: {refused}");
+        }
+        assert!(api.asked.lock().unwrap().iter().all(|asked| asked.contains("/namespaces/play/")));
+        for url in ["http://10.1.0.7/", "http://169.254.169.254/", "http://10.96.0.1/"] {
+            api.asked.lock().unwrap().clear();
+            assert!(said(&asker, &errand(url, None)).await.is_err(), "{url}");
+            assert!(api.asked.lock().unwrap().is_empty(), "{url}: the answer would change nothing");
+        }
+        let (lost, _) = super::tests::asker(Reach::OwnPods, Vec::new());
+        let unknown = said(&lost, &errand("http://10.244.0.7/", None)).await.unwrap_err();
+        assert!(unknown.contains("it cannot be looked up whether 10.244.0.7 belongs to a pod of this namespace"), "{unknown}");
+    }
+}
