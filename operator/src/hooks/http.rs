@@ -202,3 +202,75 @@ async fn body(asker: &Asker, errand: &Errand, response: http::Response<Incoming>
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use api::tkex::Web;
+    use serde_json::Value;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::hooks::egress::Policy;
+    use crate::hooks::testing::{asker, errand};
+    use crate::hooks::web;
+
+    /// What comes of asking a server that says this to everybody, and whether the answer took a place.
+    async fn asked(scheme: &str, says: Vec<u8>, web: Web) -> (Result<Value, String>, bool) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("{scheme}://{}/", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 1024]).await;
+            let _ = stream.write_all(&says).await;
+        });
+        let (asker, _) = asker(Policy { allow: vec!["127.0.0.0/8".parse().unwrap()], ..Policy::default() }, Vec::new());
+        let errand = errand(&url, None);
+        let target = asker.target(&errand).await.unwrap().unwrap();
+        let answer = web::measure(&asker, &errand, &web, target).await;
+        (answer.map_err(|error| error.message), errand.large.get().is_some())
+    }
+
+    fn http(head: &str, body: &str) -> Vec<u8> {
+        format!("HTTP/1.1 {head}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len()).into_bytes()
+    }
+
+    #[tokio::test]
+    async fn what_a_server_says_is_not_in_the_messages() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let follow = Web { follow_redirects: Some(true), ..Web::default() };
+        let cases = [
+            ("http", b"220 password ESMTP\r\n".to_vec(), Web::default(), "the connection broke: the answer is no HTTP"),
+            ("http", Vec::new(), Web::default(), "the connection broke"),
+            ("https", b"220 password ESMTP\r\n".to_vec(), Web::default(), "no trusted connection: no TLS that both sides speak"),
+            ("http", http("200 OK\r\nContent-Encoding: password", ""), Web::default(), "the answer is encoded, which was not asked for"),
+            (
+                "http",
+                http("302 Found\r\nLocation: http://password/", ""),
+                Web::default(),
+                "received a redirect (302); followRedirects is not set",
+            ),
+            (
+                "http",
+                http("302 Found\r\nLocation: http://pass word/", ""),
+                follow,
+                "redirected to what is no url: invalid international domain name",
+            ),
+            ("http", http("503 password", "password"), Web::default(), "received non 2xx response code: 503"),
+            ("http", http("200 OK", "password"), Web::default(), "the answer is no JSON: expected value at line 1 column 1"),
+        ];
+        for (scheme, says, web, words) in cases {
+            let said = asked(scheme, says, web).await.0.unwrap_err();
+            assert_eq!(said, words);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_large_answer_takes_a_place_and_a_small_one_does_not() {
+        let text = |length: usize| http("200 OK", &Value::String("x".repeat(length)).to_string());
+        let (answer, took) = asked("http", text(SMALL - 2), Web::default()).await;
+        assert!(answer.is_ok() && !took);
+        let (answer, took) = asked("http", text(SMALL), Web::default()).await;
+        assert!(answer.is_ok() && took);
+    }
+}

@@ -10,6 +10,8 @@ mod kubernetes;
 pub(crate) mod large;
 mod prometheus;
 mod target;
+#[cfg(test)]
+mod testing;
 pub(crate) mod tls;
 mod web;
 
@@ -412,5 +414,31 @@ impl Asker {
         // A line end behind a value is hardly ever meant.
         let trimmed = |value: k8s_openapi::ByteString| value.0.trim_ascii_end().to_vec();
         secret.data.remove(key).map(trimmed).ok_or_else(|| NoAnswer::because(format!("the Secret {name} has no key {key}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use egress::Policy;
+    use testing::{asker, errand};
+
+    #[tokio::test(start_paused = true)]
+    async fn two_names_of_one_address_share_its_limit_and_hold_up_nobody_else() {
+        let (asker, _) = asker(Policy::default(), Vec::new());
+        let queue = Arc::new(Queue::new("HookRun", Arc::clone(&asker.metrics)));
+        let shared = Hooks::new(asker, queue).shared;
+        let (name, other_name) = (errand("http://10.0.0.9:80/", None), errand("http://[::ffff:10.0.0.9]/", None));
+        let other_port = errand("http://10.0.0.9:81/", None);
+        let (first, target) = shared.admitted(&name).await;
+        assert_eq!(target.unwrap().unwrap().addresses, ["10.0.0.9:80".parse().unwrap()]);
+        let mut waiting = std::pin::pin!(shared.admitted(&other_name));
+        let second = Duration::from_secs(1);
+        assert!(tokio::time::timeout(second, &mut waiting).await.is_err(), "the address is busy, whatever it is called");
+        let (third, _) =
+            tokio::time::timeout(second, shared.admitted(&other_port)).await.expect("who waits for a host holds no other place");
+        drop((first, third));
+        let (_, target) = waiting.await;
+        assert!(target.unwrap().is_some());
     }
 }

@@ -140,64 +140,14 @@ fn is_on_host(pod: &Pod, place: SocketAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex, OnceLock};
-
-    use axum::Router;
-    use axum::extract::State;
-    use axum::http::StatusCode;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::client::Server;
-    use crate::hooks::Limits;
-    use crate::hooks::egress::{Egress, Policy, Reach};
-    use crate::kinds::node::Node;
-    use crate::leader::Leadership;
-    use crate::store::{Kept as _, Store};
+    use crate::hooks::egress::{Policy, Reach};
+    use crate::hooks::testing::{Api, errand};
 
-    #[derive(Clone, Default)]
-    struct Api {
-        asked: Arc<Mutex<Vec<String>>>,
-        /// What is answered to requests whose address contains these words.
-        answers: Arc<Vec<(&'static str, Value)>>,
-    }
-
-    async fn answer(State(api): State<Api>, request: axum::extract::Request) -> (StatusCode, String) {
-        let uri = request.uri().to_string();
-        let found = api.answers.iter().find(|(words, _)| uri.contains(words)).map(|(_, answer)| answer.to_string());
-        api.asked.lock().unwrap().push(uri);
-        found.map_or((StatusCode::NOT_FOUND, "{}".to_owned()), |answer| (StatusCode::OK, answer))
-    }
-
-    /// An asker in a cluster with a node at 10.1.0.7 and an API server that knows this much.
     fn asker(reach: Reach, answers: Vec<(&'static str, Value)>) -> (Asker, Api) {
-        let api = Api { answers: Arc::new(answers), ..Api::default() };
-        let client = kube::Client::new(Router::new().fallback(answer).with_state(api.clone()), "play");
-        let egress = Egress::new(Policy { reach, ..Policy::default() }, Some("127.0.0.1:1".parse().unwrap())).unwrap();
-        egress.api_server_is_at(["10.96.0.1".parse().unwrap()]);
-        let nodes = Store::default();
-        let node = r#"{"metadata":{"name":"n","uid":"u","resourceVersion":"1"},"status":{"addresses":[{"type":"InternalIP","address":"10.1.0.7"}]}}"#;
-        let node = Node::decode(node).unwrap();
-        nodes.put(&node.key(), Some(node));
-        egress.see_nodes(&nodes);
-        let asker = Asker {
-            server: Server::new(client, Arc::default()),
-            config: kube::Config::new("https://10.96.0.1".parse().unwrap()),
-            leadership: Arc::new(Leadership::unquestioned()),
-            metrics: Arc::default(),
-            egress: Arc::new(egress),
-            limits: Limits { total: 8, per_namespace: 8, per_host: 8 },
-            tls: Arc::default(),
-            large: Arc::default(),
-        };
-        (asker, api)
-    }
-
-    fn errand(url: &str, pod_uid: Option<&str>) -> Errand {
-        let metric = json!({ "name": "web", "provider": { "web": { "url": url } } });
-        let arguments = [("PodName".to_owned(), "game-0".to_owned())].into();
-        let (metric, pod_uid) = (serde_json::from_value(metric).unwrap(), pod_uid.map(str::to_owned));
-        Errand { namespace: "play".to_owned(), metric, arguments, pod_uid, large: OnceLock::new() }
+        crate::hooks::testing::asker(Policy { reach, ..Policy::default() }, answers)
     }
 
     async fn said(asker: &Asker, errand: &Errand) -> Result<Vec<SocketAddr>, String> {
@@ -221,7 +171,7 @@ mod tests {
         let gated = |url: &str| errand(url, Some("pod-7"));
         assert_eq!(said(&asker, &gated("http://10.1.0.7:8000/")).await, Ok(vec!["10.1.0.7:8000".parse().unwrap()]));
         assert!(said(&asker, &gated("http://[::ffff:10.1.0.7]:8000/")).await.is_ok());
-        api.asked.lock().unwrap().clear();
+        api.asked();
         for (url, uid, asked) in [
             ("http://10.1.0.7:10250/", Some("pod-7"), 1),
             ("http://10.1.0.7:9000/", Some("pod-7"), 1),
@@ -230,7 +180,7 @@ mod tests {
         ] {
             let refused = said(&asker, &errand(url, uid)).await.unwrap_err();
             assert_eq!(refused, "10.1.0.7 is refused: it is a node's; --hook-allow-cidr 10.1.0.7/32 would allow it", "{url} {uid:?}");
-            assert_eq!(std::mem::take(&mut *api.asked.lock().unwrap()).len(), asked, "{url} {uid:?}");
+            assert_eq!(api.asked().len(), asked, "{url} {uid:?}");
         }
         let (asker, _) = super::tests::asker(Reach::Open, vec![("/namespaces/play/pods/game-0", pod(false))]);
         assert!(said(&asker, &gated("http://10.1.0.7:8000/")).await.is_err(), "it does not use its node's network");
@@ -269,11 +219,11 @@ mod tests {
             let refused = said(&asker, &errand(url, None)).await.unwrap_err();
             assert!(refused.contains("it belongs neither to a pod of this namespace nor to a Service"), "{url}: {refused}");
         }
-        assert!(api.asked.lock().unwrap().iter().all(|asked| asked.contains("/namespaces/play/")));
+        assert!(api.asked().iter().all(|asked| asked.contains("/namespaces/play/")));
         for url in ["http://10.1.0.7/", "http://169.254.169.254/", "http://10.96.0.1/"] {
-            api.asked.lock().unwrap().clear();
+            api.asked();
             assert!(said(&asker, &errand(url, None)).await.is_err(), "{url}");
-            assert!(api.asked.lock().unwrap().is_empty(), "{url}: the answer would change nothing");
+            assert!(api.asked().is_empty(), "{url}: the answer would change nothing");
         }
         let (lost, _) = super::tests::asker(Reach::OwnPods, Vec::new());
         let unknown = said(&lost, &errand("http://10.244.0.7/", None)).await.unwrap_err();
