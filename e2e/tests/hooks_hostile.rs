@@ -44,7 +44,7 @@ async fn a_hostile_server_harms_nobody(scene: Arc<Scene>) -> Result<()> {
         ("text", Manner::Says(json_head, b"hello".to_vec()), json!({}), "the answer is no JSON"),
         ("missing", Manner::Says(json_head, b"{}".to_vec()), json!({ "jsonPath": "{.age}" }), "jsonPath: age is not found"),
         ("error", Manner::Says("503 Service Unavailable", Vec::new()), json!({}), "received non 2xx response code: 503"),
-        ("noise", Manner::Says("banana", Vec::new()), json!({}), "the connection broke"),
+        ("noise", Manner::Says("banana", Vec::new()), json!({}), "the connection broke: the answer is no HTTP"),
         (
             "metadata",
             Manner::Says("302 Found\r\nLocation: http://169.254.169.254/latest", Vec::new()),

@@ -15,6 +15,7 @@ mod gates_real;
 mod gates_storm;
 mod hooks;
 mod hooks_accounts;
+mod hooks_egress;
 mod hooks_hostile;
 mod hooks_jsonpath;
 mod inplace;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
     canary::add(&suite);
     hooks::add(&suite);
     hooks_accounts::add(&suite);
+    hooks_egress::add(&suite);
     hooks_hostile::add(&suite);
     hooks_jsonpath::add(&suite);
     real::add(&suite);

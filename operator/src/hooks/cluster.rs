@@ -1,5 +1,5 @@
-//! What the egress policy has to know of the cluster besides its nodes: where the API server is, in which hooks have no business (what it
-//! tells depends on who asks, and some of it on where from), and, where hooks reach nothing but the cluster, the networks of its Services.
+//! What the egress policy has to know of the cluster besides its nodes: where the API server is, which hooks may not reach (what it tells
+//! depends on who asks, and some of it on where from), and, if hooks reach nothing but the cluster, the networks of its Services.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

@@ -251,7 +251,7 @@ impl Policy {
     }
 }
 
-pub(crate) const NO_NETWORKS: &str = "the networks of this cluster are not known: no node has podCIDRs, and there is no ServiceCIDR";
+pub(crate) const NO_NETWORKS: &str = "the networks of this cluster are not known: no node has podCIDRs, and no ServiceCIDR was found";
 
 /// Whether a network holds an address. There may be as many networks as nodes: they are looked up, not walked through.
 fn is_in(networks: &HashSet<IpNet>, address: IpAddr) -> bool {
