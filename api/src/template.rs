@@ -57,7 +57,7 @@ impl PodTemplate {
         let text = if text.len() > LONGEST {
             Err(TooLarge::Bytes(text.len()))
         } else {
-            match values(&text) {
+            match values(&*text) {
                 count if count > MOST_VALUES => Err(TooLarge::Values(count)),
                 _ => Ok(text),
             }
@@ -130,9 +130,9 @@ fn texts<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>,
 
 /// How many values a JSON text has at most, counted without reading it.
 #[must_use]
-pub fn values(text: &str) -> usize {
+pub fn values(text: impl AsRef<[u8]>) -> usize {
     let (mut count, mut is_string, mut is_escaped) = (1, false, false);
-    for byte in text.bytes() {
+    for &byte in text.as_ref() {
         match byte {
             _ if is_escaped => is_escaped = false,
             b'\\' if is_string => is_escaped = true,

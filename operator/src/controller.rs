@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::events::Note;
 use crate::execute::{Executor, Failure, Mandate, Report, Taken};
+use crate::fair::Places;
 use crate::metrics::Metrics;
 use crate::queue::{Outcome, Queue};
 use crate::record::{Recorded, Recorder};
@@ -33,6 +34,10 @@ pub trait Workload: Send + Sync + 'static {
     const HEEDS_REFUSALS: bool = false;
     /// Observes one object and decides what to do. None if it does not exist.
     fn pass(&self, key: &Key, known: &Known, now: Timestamp) -> Option<Pass<Self::Status>>;
+    /// Whether the next decision takes long because of what strangers wrote. Few such decisions are made at once.
+    fn is_heavy(&self, _: &Key) -> bool {
+        false
+    }
     /// Adds to a status that a plan could not be carried out.
     fn with_trouble(status: Self::Status, before: Option<&Self::Status>, failure: &Failure, now: Timestamp) -> Self::Status;
     /// What must have been seen before the next decision, and where it is seen.
@@ -97,14 +102,29 @@ pub struct Controller<W> {
     recorder: Recorder,
     metrics: Arc<Metrics>,
     memory: Mutex<HashMap<Key, Memory>>,
+    heavy: Arc<Places>,
 }
+
+/// The most names of others that are remembered of one object, the last ones first.
+const MOST_TAKEN: usize = 1_000;
+/// Heavy decisions at once.
+const HEAVY: usize = 2;
 
 impl<W: Workload> Controller<W> {
     /// A controller that has done nothing yet.
     pub fn new(workload: W, queue: Arc<Queue>, executor: Executor) -> Self {
         let recorder = Recorder::new(executor.server.clone(), Arc::clone(&executor.leadership));
         let metrics = Arc::clone(&executor.metrics);
-        Self { workload, queue, settle: Settle::default(), executor, recorder, metrics, memory: Mutex::default() }
+        Self {
+            workload,
+            queue,
+            settle: Settle::default(),
+            executor,
+            recorder,
+            metrics,
+            memory: Mutex::default(),
+            heavy: Places::new(HEAVY),
+        }
     }
 
     /// One worker; runs until it is dropped.
@@ -144,7 +164,13 @@ impl<W: Workload> Controller<W> {
         let memory = self.memory().get(key).cloned().unwrap_or_default();
         let now = Timestamp::now();
         // A decision that panics is this object's trouble and nobody else's.
-        let decided = std::panic::catch_unwind(AssertUnwindSafe(|| self.workload.pass(key, &memory.known, now)));
+        let decide = || std::panic::catch_unwind(AssertUnwindSafe(|| self.workload.pass(key, &memory.known, now)));
+        let decided = if self.workload.is_heavy(key) {
+            let _place = self.heavy.take(&key.namespace).await;
+            tokio::task::block_in_place(decide)
+        } else {
+            decide()
+        };
         let pass = match decided {
             Ok(Some(pass)) => pass,
             Ok(None) => {
@@ -232,8 +258,11 @@ impl<W: Workload> Controller<W> {
     }
 
     fn remember(&self, key: &Key, before: Memory, mut now: Memory) {
-        now.known.taken.pods.extend(before.known.taken.pods);
-        now.known.taken.revisions.extend(before.known.taken.revisions);
+        let Taken { pods, revisions } = before.known.taken;
+        for (names, before) in [(&mut now.known.taken.pods, pods), (&mut now.known.taken.revisions, revisions)] {
+            names.extend(before);
+            names.truncate(MOST_TAKEN);
+        }
         let (old, new) = (before.state, now.state.clone());
         let moved = before.gates != now.gates;
         let mut memory = self.memory();

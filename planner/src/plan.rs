@@ -371,6 +371,8 @@ pub enum Hold {
     Refused { reason: String, writes: usize, message: String },
     /// A field has no effect here.
     Ignored { field: &'static str, why: &'static str },
+    /// A field counts as less than it says.
+    Clamped { field: &'static str, most: usize },
     /// The spec asks for something that this version cannot do.
     NotInThisVersion(Feature),
     /// A field has a value that cannot be followed.
@@ -381,6 +383,8 @@ pub enum Hold {
     TooLarge { what: String },
 }
 
+/// What follows from a revision that is being deleted.
+const WAITS_FOR_NAME: &str = "no pod is made from the template before it is gone; remove its finalizers";
 /// How refused writes are retried.
 const TRIED_AGAIN: &str = "it is tried again every few seconds, and everything else goes on";
 
@@ -476,14 +480,10 @@ impl std::fmt::Display for Hold {
             }
             Self::Refused { writes, message, .. } => write!(out, "the API server refuses writes ({writes}): {message}; {TRIED_AGAIN}"),
             Self::Ignored { field, why } => write!(out, "{field} has no effect: {why}"),
+            Self::Clamped { field, most } => write!(out, "{field} counts as {most}, the most there is"),
             Self::NotInThisVersion(feature) => write!(out, "{feature}"),
             Self::Invalid { field, problem } => write!(out, "{field}: {problem}"),
-            Self::RevisionLeaving { name } => {
-                write!(
-                    out,
-                    "ControllerRevision {name} is being deleted: no pod is made from the template before it is gone; remove its finalizers"
-                )
-            }
+            Self::RevisionLeaving { name } => write!(out, "ControllerRevision {name} is being deleted: {WAITS_FOR_NAME}"),
             Self::TooLarge { what } => write!(out, "nothing is done: {what}"),
         }
     }

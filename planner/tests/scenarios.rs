@@ -376,6 +376,7 @@ fn word(hold: &Hold) -> &'static str {
         Hold::Invalid { .. } => "invalid",
         Hold::RevisionLeaving { .. } => "revision leaving",
         Hold::TooLarge { .. } => "too large",
+        Hold::Clamped { .. } => "clamped",
     }
 }
 

@@ -4,6 +4,7 @@ mod account;
 mod address;
 pub(crate) mod cluster;
 pub mod egress;
+mod evaluate;
 mod exec;
 mod http;
 mod kubernetes;
@@ -18,25 +19,25 @@ mod web;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::time::Duration;
 
 use ::http::{HeaderMap, HeaderName, HeaderValue, header};
 use api::tkex::{Header, HookRun, Metric, Phase};
 use jiff::Timestamp;
 use planner::hookrun::arguments::{Place, fill};
-use planner::hookrun::{Measured, Outcome, judge, shortened};
+use planner::hookrun::{Measured, Outcome, shortened};
 use planner::plan::NewMeasurement;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::client::{CallError, Server};
+use crate::fair::{self, Places};
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::store::Key;
 use egress::Egress;
+use evaluate::{Evaluation, Reading};
 use http::NoAnswer;
 use target::Target;
 
@@ -84,15 +85,12 @@ struct Shared {
     asker: Asker,
     queue: Arc<Queue>,
     runs: Mutex<HashMap<String, Run>>,
-    total: Arc<Semaphore>,
-    /// By namespace, and by host. Nobody's who nobody waits for.
-    gates: Mutex<HashMap<Gate, Weak<Semaphore>>>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Gate {
-    Namespace(String),
-    Host(SocketAddr),
+    /// Measurements at once. The last half is for namespaces that have few.
+    slots: Arc<Places>,
+    /// Measurements at once to one address, as long as anybody waits for it.
+    hosts: Mutex<HashMap<SocketAddr, Weak<Places>>>,
+    /// Answers that are read and judged at once.
+    evaluation: Evaluation,
 }
 
 /// What is known of a run besides its status.
@@ -122,8 +120,9 @@ impl Hooks {
     /// Nothing is under way yet. `queue` hears of every measurement that ends.
     #[must_use]
     pub fn new(asker: Asker, queue: Arc<Queue>) -> Self {
-        let total = Arc::new(Semaphore::new(asker.limits.total));
-        let shared = Shared { asker, queue, runs: Mutex::default(), total, gates: Mutex::default() };
+        let slots = Places::with_reserve(asker.limits.total, asker.limits.per_namespace);
+        let evaluation = Evaluation::default();
+        let shared = Shared { asker, queue, runs: Mutex::default(), slots, hosts: Mutex::default(), evaluation };
         Self { shared: Arc::new(shared), tasks: Arc::default() }
     }
 
@@ -229,12 +228,7 @@ impl Shared {
         };
         drop(airborne);
         let outcome = match answer {
-            Ok(Answer::Value(value)) => judged(errand.metric, value).await,
-            Ok(Answer::Agreed) => Outcome { phase: Phase::Successful, value: None, message: None },
-            Ok(Answer::Refused { value, message }) => Outcome { phase: Phase::Failed, value, message: Some(message) },
-            Ok(Answer::Nothing(text)) => {
-                Outcome { phase: Phase::Inconclusive, message: Some(format!("the value is {text}")), value: Some(text) }
-            }
+            Ok(reading) => self.evaluation.of(errand, reading).await,
             Err(error) => {
                 if error.refused {
                     self.asker.metrics.count_refused_egress();
@@ -250,13 +244,13 @@ impl Shared {
 
     /// Waits for a turn, and says where the errand goes. What is limited is each address that a name leads to, so the name is resolved and checked
     /// first, within the other limits; if an address is busy they are given back, and everything is looked up anew after the wait.
-    async fn admitted(&self, errand: &Errand) -> (Vec<OwnedSemaphorePermit>, Result<Option<Target>, NoAnswer>) {
+    async fn admitted(&self, errand: &Errand) -> (Vec<fair::Place>, Result<Option<Target>, NoAnswer>) {
         let mut hosts = BTreeSet::new();
         loop {
             let mut turn = self.turn(errand, &hosts).await;
             let target = self.asker.target(errand).await;
             let found: BTreeSet<SocketAddr> = target.iter().flatten().flat_map(Target::hosts).collect();
-            let places: Option<Vec<_>> = found.difference(&hosts).map(|host| self.host(*host).try_acquire_owned().ok()).collect();
+            let places: Option<Vec<_>> = found.difference(&hosts).map(|host| self.host(*host).try_take(&errand.namespace)).collect();
             if let Some(places) = places {
                 turn.extend(places);
                 return (turn, target);
@@ -265,44 +259,39 @@ impl Shared {
         }
     }
 
-    /// All permits or none: who waits for a host that hangs, or for a full namespace, holds no place of others.
-    async fn turn(&self, errand: &Errand, hosts: &BTreeSet<SocketAddr>) -> Vec<OwnedSemaphorePermit> {
-        let limits = self.asker.limits;
-        let mut gates = vec![Arc::clone(&self.total), self.gate(Gate::Namespace(errand.namespace.clone()), limits.per_namespace)];
+    /// All places or none: who waits for a host that hangs, or for a full namespace, holds no place of others.
+    async fn turn(&self, errand: &Errand, hosts: &BTreeSet<SocketAddr>) -> Vec<fair::Place> {
+        let mut gates = vec![Arc::clone(&self.slots)];
         gates.extend(hosts.iter().map(|host| self.host(*host)));
-        let mut waited: Option<(usize, OwnedSemaphorePermit)> = None;
+        let mut waited: Option<(usize, fair::Place)> = None;
         loop {
-            let (mine, mut permits): (Option<usize>, Vec<_>) =
-                waited.take().map_or((None, Vec::new()), |(mine, permit)| (Some(mine), vec![permit]));
-            let others = gates.iter().enumerate().filter(|(index, _)| Some(*index) != mine);
-            let busy = others.into_iter().find_map(|(index, gate)| match Arc::clone(gate).try_acquire_owned() {
-                Ok(permit) => {
-                    permits.push(permit);
+            let (mine, mut places): (Option<usize>, Vec<_>) =
+                waited.take().map_or((None, Vec::new()), |(mine, place)| (Some(mine), vec![place]));
+            let mut others = gates.iter().enumerate().filter(|(index, _)| Some(*index) != mine);
+            let busy = others.find_map(|(index, gate)| match gate.try_take(&errand.namespace) {
+                Some(place) => {
+                    places.push(place);
                     None
                 }
-                Err(_) => Some((index, Arc::clone(gate))),
+                None => Some((index, gate)),
             });
-            let Some((index, gate)) = busy else { return permits };
-            drop(permits);
+            let Some((index, gate)) = busy else { return places };
+            drop(places);
             // What was waited for is kept while the rest is tried: given back it would go round among those who wait.
-            waited = gate.acquire_owned().await.ok().map(|permit| (index, permit));
+            waited = Some((index, gate.take(&errand.namespace).await));
         }
     }
 
-    fn host(&self, host: SocketAddr) -> Arc<Semaphore> {
-        self.gate(Gate::Host(host), self.asker.limits.per_host)
-    }
-
-    fn gate(&self, gate: Gate, width: usize) -> Arc<Semaphore> {
-        let mut gates = locked(&self.gates);
-        if let Some(known) = gates.get(&gate).and_then(Weak::upgrade) {
+    fn host(&self, host: SocketAddr) -> Arc<Places> {
+        let mut hosts = locked(&self.hosts);
+        if let Some(known) = hosts.get(&host).and_then(Weak::upgrade) {
             return known;
         }
-        if gates.len() >= 1024 {
-            gates.retain(|_, gate| gate.strong_count() > 0);
+        if hosts.len() >= 1024 {
+            hosts.retain(|_, places| places.strong_count() > 0);
         }
-        let new = Arc::new(Semaphore::new(width));
-        gates.insert(gate, Arc::downgrade(&new));
+        let new = Places::new(self.asker.limits.per_host);
+        hosts.insert(host, Arc::downgrade(&new));
         new
     }
 }
@@ -314,18 +303,6 @@ fn provider(metric: &Metric) -> &'static str {
         (None, Some(_), _) => "prometheus",
         (None, None, Some(_)) => "kubernetes",
         (None, None, None) => "exec",
-    }
-}
-
-/// Conditions are somebody else's program: they run where they hold nobody up, and may even panic.
-async fn judged(metric: Metric, value: Value) -> Outcome {
-    const PATIENCE: Duration = Duration::from_secs(5);
-    let wrong = |message: &str| Outcome { phase: Phase::Error, value: None, message: Some(message.to_owned()) };
-    let judged = tokio::task::spawn_blocking(move || judge::judge(&metric, &value));
-    match tokio::time::timeout(PATIENCE, judged).await {
-        Ok(Ok(outcome)) => outcome,
-        Ok(Err(_)) => wrong("the conditions could not be judged"),
-        Err(_) => wrong("the conditions took too long"),
     }
 }
 
@@ -357,25 +334,19 @@ struct Secret {
 }
 
 impl Asker {
-    async fn ask(&self, errand: &Errand, target: Option<Target>) -> Result<Answer, NoAnswer> {
+    async fn ask(&self, errand: &Errand, target: Option<Target>) -> Result<Reading, NoAnswer> {
         let provider = &errand.metric.provider;
         match (&provider.web, &provider.prometheus, target) {
-            (Some(web), _, Some(target)) => return web::measure(self, errand, web, target).await.map(Answer::Value),
-            (None, Some(prometheus), Some(target)) => {
-                return prometheus::measure(self, errand, prometheus, target).await.map(|answer| match answer {
-                    prometheus::Answer::Numbers(value) => Answer::Value(value),
-                    prometheus::Answer::NotANumber(text) => Answer::Nothing(text),
-                });
-            }
+            (Some(web), _, Some(target)) => return web::measure(self, errand, web, target).await,
+            (None, Some(prometheus), Some(target)) => return prometheus::measure(self, errand, prometheus, target).await,
             _ => {}
         }
-        if let Some(spec) = &provider.kubernetes {
-            return kubernetes::measure(self, errand, spec).await;
-        }
-        match &provider.exec {
-            Some(spec) => exec::measure(self, errand, spec).await,
-            None => Err(NoAnswer::because("nobody is asked")),
-        }
+        let answer = match (&provider.kubernetes, &provider.exec) {
+            (Some(spec), _) => kubernetes::measure(self, errand, spec).await?,
+            (None, Some(spec)) => exec::measure(self, errand, spec).await?,
+            (None, None) => return Err(NoAnswer::because("nothing is asked")),
+        };
+        Ok(Box::new(|| Ok(answer)))
     }
 
     /// Headers with their values, those of Secrets too.
@@ -419,6 +390,8 @@ impl Asker {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use egress::Policy;
     use testing::{asker, errand};

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Number, Value};
 use url::Url;
 
+use super::evaluate::{Reading, few};
 use super::http::{Ask, NoAnswer, ask, url};
 use super::target::Target;
 use super::web::timeout;
@@ -28,7 +29,7 @@ struct Data {
 }
 
 /// The result, and whether it is a number that says nothing.
-pub(crate) enum Answer {
+enum Answer {
     Numbers(Value),
     NotANumber(String),
 }
@@ -38,7 +39,7 @@ pub(crate) fn request(prometheus: &Prometheus) -> Result<(Url, Duration), NoAnsw
     Ok((url(&prometheus.address)?, timeout(prometheus.timeout_seconds, TIMEOUT)))
 }
 
-pub(crate) async fn measure(asker: &Asker, errand: &Errand, prometheus: &Prometheus, mut target: Target) -> Result<Answer, NoAnswer> {
+pub(crate) async fn measure(asker: &Asker, errand: &Errand, prometheus: &Prometheus, mut target: Target) -> Result<Reading, NoAnswer> {
     let query = fill(&prometheus.query, &errand.arguments, Place::Query).map_err(|problem| NoAnswer::because(problem.0))?;
     let base = target.url.path().trim_end_matches('/').to_owned();
     target.url.set_path(&format!("{base}/api/v1/query"));
@@ -51,13 +52,19 @@ pub(crate) async fn measure(asker: &Asker, errand: &Errand, prometheus: &Prometh
         ca_bundle: prometheus.ca_bundle.clone(),
         follow_redirects: false,
     };
-    read(&ask(asker, errand, question).await?)
+    let bytes = ask(asker, errand, question).await?;
+    Ok(Box::new(move || {
+        read(&bytes).map(|answer| match answer {
+            Answer::Numbers(value) => super::Answer::Value(value),
+            Answer::NotANumber(text) => super::Answer::Nothing(text),
+        })
+    }))
 }
 
 fn read(bytes: &[u8]) -> Result<Answer, NoAnswer> {
     // The reader's own words would quote the answer.
-    let reply: Reply =
-        serde_json::from_slice(bytes).map_err(|_| NoAnswer::because("the answer is not Prometheus': it has no data.result"))?;
+    let no_reply = |_| NoAnswer::because("the answer is not Prometheus': it has no data.result");
+    let reply = few(bytes).and_then(|bytes| serde_json::from_slice::<Reply>(bytes).map_err(no_reply))?;
     let texts: Vec<&Value> = match reply.data.result_type.as_str() {
         "scalar" => reply.data.result.get(1).into_iter().collect(),
         "vector" => reply.data.result.as_array().into_iter().flatten().filter_map(|sample| sample.pointer("/value/1")).collect(),

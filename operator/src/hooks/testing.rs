@@ -36,7 +36,7 @@ async fn answer(State(api): State<Api>, request: axum::extract::Request) -> (Sta
     found.map_or((StatusCode::NOT_FOUND, "{}".to_owned()), |answer| (StatusCode::OK, answer))
 }
 
-/// An asker in a cluster with a node at 10.1.0.7 and an API server that knows this much. Two may ask at once, one of them a certain host.
+/// An asker in a cluster with a node at 10.1.0.7 and an API server that knows this much. One namespace may ask two at once, one of them a certain host.
 pub(crate) fn asker(policy: Policy, answers: Vec<(&'static str, Value)>) -> (Asker, Api) {
     let api = Api { answers: Arc::new(answers), ..Api::default() };
     let client = kube::Client::new(Router::new().fallback(answer).with_state(api.clone()), "play");
@@ -54,7 +54,7 @@ pub(crate) fn asker(policy: Policy, answers: Vec<(&'static str, Value)>) -> (Ask
         leadership: Arc::new(Leadership::unquestioned()),
         metrics: Arc::default(),
         egress: Arc::new(egress),
-        limits: Limits { total: 2, per_namespace: 2, per_host: 1 },
+        limits: Limits { total: 4, per_namespace: 2, per_host: 1 },
         tls: Arc::default(),
         large: Arc::default(),
     };

@@ -8,9 +8,10 @@ use planner::jsonpath::JsonPath;
 use serde_json::Value;
 use url::Url;
 
+use super::evaluate::{Reading, json};
 use super::http::{Ask, NoAnswer, ask, url};
 use super::target::Target;
-use super::{Asker, Errand};
+use super::{Answer, Asker, Errand};
 
 const TIMEOUT: u32 = 10;
 
@@ -23,7 +24,7 @@ fn filled(text: &str, errand: &Errand, place: Place) -> Result<String, NoAnswer>
     fill(text, &errand.arguments, place).map_err(|problem| NoAnswer::because(problem.0))
 }
 
-pub(crate) async fn measure(asker: &Asker, errand: &Errand, web: &Web, target: Target) -> Result<Value, NoAnswer> {
+pub(crate) async fn measure(asker: &Asker, errand: &Errand, web: &Web, target: Target) -> Result<Reading, NoAnswer> {
     let method = match web.method.unwrap_or_default() {
         Method::Get => http::Method::GET,
         Method::Post => http::Method::POST,
@@ -39,8 +40,13 @@ pub(crate) async fn measure(asker: &Asker, errand: &Errand, web: &Web, target: T
         follow_redirects: web.follow_redirects.unwrap_or_default(),
     };
     let bytes = ask(asker, errand, question).await?;
-    let answer: Value = serde_json::from_slice(&bytes).map_err(|error| NoAnswer::because(format!("the answer is no JSON: {error}")))?;
-    let Some(path) = web.json_path.as_deref().filter(|path| !path.is_empty()) else {
+    let path = web.json_path.clone();
+    Ok(Box::new(move || read(&bytes, path.as_deref()).map(Answer::Value)))
+}
+
+fn read(bytes: &[u8], path: Option<&str>) -> Result<Value, NoAnswer> {
+    let answer = json(bytes)?;
+    let Some(path) = path.filter(|path| !path.is_empty()) else {
         return Ok(Value::String(answer.to_string()));
     };
     let path = JsonPath::parse(path).map_err(|problem| NoAnswer::because(format!("jsonPath: {problem}")))?;
@@ -48,8 +54,11 @@ pub(crate) async fn measure(asker: &Asker, errand: &Errand, web: &Web, target: T
     path.render(&answer).map(Value::String).map_err(|problem| NoAnswer::because(format!("jsonPath: {problem} in the answer")))
 }
 
+/// The most that a hook may take, whatever it asks for.
+const LONGEST: u32 = planner::hookrun::LONGEST_TIMEOUT;
+
 /// Seconds of a spec, or what stands for them.
 pub(crate) fn timeout(seconds: Option<i32>, default: u32) -> Duration {
     let seconds = seconds.and_then(|seconds| u32::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
-    Duration::from_secs(u64::from(seconds.unwrap_or(default)))
+    Duration::from_secs(u64::from(seconds.unwrap_or(default).min(LONGEST)))
 }

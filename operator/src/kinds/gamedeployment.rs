@@ -74,6 +74,8 @@ const LOWERS_MEMORY: u32 = 34;
 
 /// The most names of pods of one owner that are kept after they are gone. A scheduler that has missed the end of a pod may take another one with its name for it.
 const MOST_GONE: usize = 1_000;
+/// The most owners of which they are kept.
+const MOST_OWNERS: usize = 1_000;
 
 impl GameDeployments {
     /// Empty caches. HookTemplates are kept up to date by their own controller.
@@ -270,6 +272,9 @@ impl GameDeployments {
             return;
         }
         let mut gone = self.gone();
+        if gone.len() >= MOST_OWNERS && !gone.contains_key(&owner.uid) {
+            gone.clear();
+        }
         let names = gone.entry(owner.uid.clone()).or_default();
         names.push_back(pod.facts.name.clone());
         names.drain(..names.len().saturating_sub(MOST_GONE));

@@ -71,6 +71,11 @@ impl Workload for HookRuns {
         })
     }
 
+    /// What it asks is checked before its first status.
+    fn is_heavy(&self, key: &Key) -> bool {
+        self.objects.get(key).is_some_and(|entry| entry.object.status.is_none())
+    }
+
     fn with_trouble(status: HookRunStatus, _: Option<&HookRunStatus>, _: &Failure, _: Timestamp) -> HookRunStatus {
         status
     }

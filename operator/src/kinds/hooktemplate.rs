@@ -38,6 +38,10 @@ impl Workload for HookTemplates {
         })
     }
 
+    fn is_heavy(&self, _: &Key) -> bool {
+        true
+    }
+
     fn with_trouble(status: HookTemplateStatus, _: Option<&HookTemplateStatus>, _: &Failure, _: Timestamp) -> HookTemplateStatus {
         status
     }

@@ -143,6 +143,6 @@ fn forgotten(seen: &Observed, situation: &Situation, status: &GameDeploymentStat
         let live = [&situation.update.name, &situation.current.name, &situation.revision, &status.current_revision];
         carried || live.iter().any(|live| *live == name)
     };
-    let limit = usize::try_from(seen.object.spec.revision_history_limit).unwrap_or_default();
+    let limit = situation::history_limit(&seen.object.spec).min(situation::MOST_REVISIONS);
     revision::superfluous(&seen.revisions, limit, needed)
 }

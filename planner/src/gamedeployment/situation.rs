@@ -300,6 +300,9 @@ impl<'a> Situation<'a> {
         if strategy.canary.as_ref().is_some_and(|canary| !canary.steps.is_empty()) && !is_zero(&strategy.partition) {
             ignored.push(Hold::Ignored { field: "spec.updateStrategy.partition", why: "the canary steps say how many pods stay" });
         }
+        if history_limit(self.spec) > MOST_REVISIONS {
+            ignored.push(Hold::Clamped { field: "spec.revisionHistoryLimit", most: MOST_REVISIONS });
+        }
         ignored
     }
 
@@ -315,6 +318,13 @@ impl<'a> Situation<'a> {
         let lost = self.placed.iter().filter_map(|pod| self.seen.nodes.lost_at(pod.node.as_deref()?)).filter(|at| *at > self.now);
         ripe.chain(replaceable).chain(drained).chain(lost).chain(self.standing.wake).min()
     }
+}
+
+/// The most revisions that are kept besides those that are needed.
+pub(super) const MOST_REVISIONS: usize = 100;
+
+pub(super) fn history_limit(spec: &GameDeploymentSpec) -> usize {
+    usize::try_from(spec.revision_history_limit).unwrap_or_default()
 }
 
 fn protects(spec: &GameDeploymentSpec) -> bool {

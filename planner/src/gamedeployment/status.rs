@@ -238,6 +238,7 @@ fn standstill(hold: &Hold) -> Option<&'static str> {
         | Hold::OtherBudget { .. }
         | Hold::NoIndex { too_few: false, .. }
         | Hold::Step { .. }
+        | Hold::Clamped { .. }
         | Hold::Ignored { .. } => None,
     }
 }
@@ -298,6 +299,7 @@ fn degraded(holds: &[Hold]) -> Verdict {
         | Hold::OtherBudget { .. }
         | Hold::NoIndex { too_few: false, .. }
         | Hold::Step { .. }
+        | Hold::Clamped { .. }
         | Hold::Ignored { .. } => None,
     });
     wrong.unwrap_or_else(|| Verdict::no(reason::AS_EXPECTED, "nothing is wrong"))

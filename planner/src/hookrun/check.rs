@@ -31,6 +31,9 @@ const GIVEN: [&str; 4] = ["PodName", "PodNamespace", "PodIP", "HostIP"];
 /// The same, one for each container.
 const GIVEN_LISTS: [&str; 2] = ["PodContainer[", "ModifiedContainer["];
 
+/// The longest conditions of one hook, taken together.
+const LONGEST_CONDITIONS: usize = 16 * 1024;
+
 /// Everything that is wrong.
 #[must_use]
 pub fn problems(metrics: &[Metric], args: &[HookArgument], of: Of) -> Vec<Finding> {
@@ -46,6 +49,12 @@ pub fn problems(metrics: &[Metric], args: &[HookArgument], of: Of) -> Vec<Findin
     }
     let given = |name: &str| of == Of::Template && (GIVEN.contains(&name) || GIVEN_LISTS.iter().any(|list| name.starts_with(list)));
     let known = |name: &str| names.contains(name) || given(name);
+    let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let conditions: usize = metrics.iter().map(|metric| length(&metric.success_condition) + length(&metric.failure_condition)).sum();
+    if conditions > LONGEST_CONDITIONS {
+        found.add("spec.metrics", &format!("conditions have {conditions} bytes in all, at most {LONGEST_CONDITIONS} are allowed"));
+        return found.all;
+    }
     let mut metric_names = BTreeSet::new();
     for (index, metric) in metrics.iter().enumerate() {
         let at = |field: &str| format!("spec.metrics[{index}].{field}");
@@ -56,7 +65,7 @@ pub fn problems(metrics: &[Metric], args: &[HookArgument], of: Of) -> Vec<Findin
             found.check(&at(field), text.as_ref(), |text| duration::parse(text).map(drop).map_err(|problem| problem.0));
         }
         for (field, text) in [("successCondition", &metric.success_condition), ("failureCondition", &metric.failure_condition)] {
-            found.check(&at(field), text.as_ref(), |text| Expression::parse(text).map(drop).map_err(|problem| problem.0));
+            found.check(&at(field), text.as_ref(), |text| Expression::check(text).map_err(|problem| problem.0));
         }
         found.provider(metric, &|field: &str| at(&format!("provider.{field}")), &known);
     }
@@ -64,6 +73,27 @@ pub fn problems(metrics: &[Metric], args: &[HookArgument], of: Of) -> Vec<Findin
         found.add("spec.metrics", "nothing is measured");
     }
     found.all
+}
+
+/// Timeouts that count as less than they say.
+#[must_use]
+pub fn clamped(metrics: &[Metric]) -> Vec<String> {
+    let mut all = Vec::new();
+    for (index, Metric { provider, .. }) in metrics.iter().enumerate() {
+        let timeouts = [
+            ("web", provider.web.as_ref().and_then(|web| web.timeout_seconds)),
+            ("prometheus", provider.prometheus.as_ref().and_then(|prometheus| prometheus.timeout_seconds)),
+            ("exec", provider.exec.as_ref().and_then(|exec| exec.timeout_seconds)),
+        ];
+        let is_long = |seconds: &i32| u32::try_from(*seconds).is_ok_and(|seconds| seconds > super::LONGEST_TIMEOUT);
+        for (name, _) in timeouts.iter().filter(|(_, seconds)| seconds.as_ref().is_some_and(is_long)) {
+            all.push(format!(
+                "spec.metrics[{index}].provider.{name}.timeoutSeconds counts as {}, the most there is",
+                super::LONGEST_TIMEOUT
+            ));
+        }
+    }
+    all
 }
 
 struct Findings {
@@ -189,6 +219,20 @@ mod tests {
             let found = found(metric, json!([]), Of::Template);
             assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
         }
+    }
+
+    #[test]
+    fn conditions_are_bounded_in_sum() {
+        let metric = |number: usize| {
+            let condition = format!("result == '{}'", "x".repeat(1000));
+            json!({ "name": number.to_string(), "provider": web("http://a/"), "successCondition": condition })
+        };
+        let of = |count: usize| {
+            let metrics: Vec<Metric> = serde_json::from_value((0..count).map(metric).collect()).unwrap();
+            problems(&metrics, &[], Of::Template)
+        };
+        assert!(of(16).is_empty());
+        assert!(of(17).len() == 1 && of(17)[0].text.contains("in all, at most 16384 are allowed"), "{:?}", of(17));
     }
 
     #[test]

@@ -3,6 +3,9 @@
 //! In: a condition and a result. Out: true, false, or what is wrong. Everything a condition may contain is checked before it is parsed, because the parser recurses and
 //! parses brackets more than once: length, number of words, nesting, names, and the ends of ranges.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
 use expr::{Context, Environment, Error, Value as Expr};
 use serde_json::Value;
 
@@ -25,7 +28,30 @@ pub struct Expression {
     elements: Vec<u64>,
 }
 
+/// Conditions of which it is known whether they can be read: the same ones are checked for every pod.
+static CHECKED: Mutex<BTreeMap<String, Result<(), Problem>>> = Mutex::new(BTreeMap::new());
+/// The most that are remembered.
+const MOST_CHECKED: usize = 1024;
+
 impl Expression {
+    /// Whether a condition can be read.
+    pub fn check(text: &str) -> Result<(), Problem> {
+        if text.len() > LONGEST {
+            return Self::parse(text).map(drop);
+        }
+        let checked = || CHECKED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = checked().get(text) {
+            return known.clone();
+        }
+        let result = Self::parse(text).map(drop);
+        let mut checked = checked();
+        if checked.len() >= MOST_CHECKED {
+            checked.clear();
+        }
+        checked.insert(text.to_owned(), result.clone());
+        result
+    }
+
     /// Reads a condition. The problem names the place.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let (words, elements) = guard(text)?;

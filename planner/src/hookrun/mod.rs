@@ -29,6 +29,8 @@ use crate::plan::{Action, NewMeasurement, Plan};
 pub use crate::jsonpath::Problem;
 pub use assess::word;
 
+/// No measurement takes longer than so many seconds, whatever its `timeoutSeconds` says.
+pub const LONGEST_TIMEOUT: u32 = 60;
 /// A measurement that ended in an error is repeated after this time if there is no interval.
 const RETRY: SignedDuration = SignedDuration::from_secs(10);
 /// How long a run that has just begun is left without a status.

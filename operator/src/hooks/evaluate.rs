@@ -1,0 +1,103 @@
+//! Reads and judges answers: somebody else's data under somebody else's program. It happens in few places at once, by turns of the namespaces, and never where the
+//! operator's own work is done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::template::values;
+use api::tkex::{Metric, Phase};
+use planner::hookrun::{Outcome, judge};
+use serde_json::Value;
+
+use super::http::NoAnswer;
+use super::{Answer, Errand};
+use crate::fair::Places;
+
+/// Answers that are read at once. Each needs many times its own size as long as it is.
+const AT_ONCE: usize = 2;
+/// The most values of an answer.
+const MOST_VALUES: usize = 50_000;
+/// How long anybody waits for it. What is allowed in an answer and in a condition takes less.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How an answer is read.
+pub(crate) type Reading = Box<dyn FnOnce() -> Result<Answer, NoAnswer> + Send>;
+
+/// Reads and judges.
+#[derive(Debug)]
+pub(crate) struct Evaluation {
+    places: Arc<Places>,
+}
+
+impl Default for Evaluation {
+    fn default() -> Self {
+        Self { places: Places::new(AT_ONCE) }
+    }
+}
+
+impl Evaluation {
+    /// What an answer means.
+    pub(crate) async fn of(&self, errand: Errand, reading: Reading) -> Outcome {
+        let wrong = |message: &str| Outcome { phase: Phase::Error, value: None, message: Some(message.to_owned()) };
+        let place = self.places.take(&errand.namespace).await;
+        let work = tokio::task::spawn_blocking(move || {
+            // It takes its place for as long as it works, whoever still waits for it.
+            let _place = place;
+            meaning(&errand.metric, reading())
+        });
+        match tokio::time::timeout(TIMEOUT, work).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => wrong("the answer could not be judged"),
+            Err(_) => wrong("judging the answer took too long"),
+        }
+    }
+}
+
+fn meaning(metric: &Metric, answer: Result<Answer, NoAnswer>) -> Outcome {
+    match answer {
+        Ok(Answer::Value(value)) => judge::judge(metric, &value),
+        Ok(Answer::Agreed) => Outcome { phase: Phase::Successful, value: None, message: None },
+        Ok(Answer::Refused { value, message }) => Outcome { phase: Phase::Failed, value, message: Some(message) },
+        Ok(Answer::Nothing(text)) => {
+            Outcome { phase: Phase::Inconclusive, message: Some(format!("the value is {text}")), value: Some(text) }
+        }
+        Err(error) => Outcome { phase: Phase::Error, value: None, message: Some(error.message) },
+    }
+}
+
+/// An answer, unless it has so many values that reading it would need too much.
+pub(crate) fn few(bytes: &[u8]) -> Result<&[u8], NoAnswer> {
+    match values(bytes) {
+        count if count > MOST_VALUES => Err(NoAnswer::because(format!("the answer has {count} values, at most {MOST_VALUES} are read"))),
+        _ => Ok(bytes),
+    }
+}
+
+/// The JSON of an answer.
+pub(crate) fn json(bytes: &[u8]) -> Result<Value, NoAnswer> {
+    let read = |bytes| serde_json::from_slice(bytes).map_err(|error| NoAnswer::because(format!("the answer is no JSON: {error}")));
+    few(bytes).and_then(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_of_many_values_is_not_read() {
+        assert_eq!(json(br#"{"age":32}"#).unwrap()["age"], 32);
+        let junk = format!("[{}0]", r#"{"a":0},"#.repeat(MOST_VALUES));
+        assert!(json(junk.as_bytes()).unwrap_err().message.contains("at most 50000 are read"));
+        assert!(json(b"hello").unwrap_err().message.contains("the answer is no JSON"));
+    }
+
+    #[tokio::test]
+    async fn a_program_that_panics_is_an_error_and_gives_its_place_back() {
+        let evaluation = Evaluation::default();
+        for _ in 0..AT_ONCE + 1 {
+            let errand = crate::hooks::testing::errand("http://10.0.0.1/", None);
+            let outcome = evaluation.of(errand, Box::new(|| panic!("no"))).await;
+            assert_eq!((outcome.phase, outcome.message.as_deref()), (Phase::Error, Some("the answer could not be judged")));
+        }
+    }
+}
