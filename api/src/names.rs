@@ -56,6 +56,10 @@ pub const RUN_TARGET_LABEL: &str = "target-revision";
 pub const RUN_ATTEMPT_LABEL: &str = "attempt";
 /// Pod annotation: the pod is to be deleted, once its hook agrees.
 pub const DELETING_ANNOTATION: &str = "io.tencent.bcs.dev/game-pod-deleting";
+/// Pod annotation, beside the one above: the hash of what its hook is asked.
+pub const ASKED_ANNOTATION: &str = "gameplane.dev/asked";
+/// Secret annotation: the hosts that hooks may send its values to.
+pub const HOOK_HOSTS_ANNOTATION: &str = "gameplane.dev/hook-hosts";
 /// Pod label: the uid of the workload whose hook must agree before anybody deletes the pod.
 pub const PROTECTED_LABEL: &str = "gameplane.dev/protected-by";
 /// How the names of our PodDisruptionBudgets begin; the uid of the workload follows.

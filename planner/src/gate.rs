@@ -1,21 +1,22 @@
 //! Hooks that must agree before a pod goes or changes.
 //!
 //! Whoever wants to delete or change a pod looks here first. A pod that is to go is marked before its hook is asked, so that every operator makes the same choice. An
-//! approval is a HookRun that carries the pod's uid and what it is asked for. It holds as long as that is wanted: runs whose question nobody repeats are deleted before
-//! anything else is said about the pod.
+//! approval is a HookRun that carries the pod's uid and what it is asked for ([`crate::approval`] says which runs count). It holds as long as that is wanted: runs whose
+//! question nobody repeats are deleted before anything else is said about the pod.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::names::{
-    DELETING_ANNOTATION, INSTANCE_ID_LABEL, RUN_ATTEMPT_LABEL, RUN_INSTANCE_LABEL, RUN_POD_UID_LABEL, RUN_REVISION_LABEL, RUN_TARGET_LABEL,
-    RUN_TEMPLATE_LABEL, RUN_TYPE_LABEL, RUN_TYPE_POST_INPLACE, RUN_TYPE_PRE_DELETE, RUN_TYPE_PRE_INPLACE,
+    ASKED_ANNOTATION, DELETING_ANNOTATION, INSTANCE_ID_LABEL, RUN_ATTEMPT_LABEL, RUN_INSTANCE_LABEL, RUN_POD_UID_LABEL, RUN_REVISION_LABEL,
+    RUN_TARGET_LABEL, RUN_TEMPLATE_LABEL, RUN_TYPE_LABEL, RUN_TYPE_POST_INPLACE, RUN_TYPE_PRE_DELETE, RUN_TYPE_PRE_INPLACE,
 };
 use api::tkex::{HookArgument, HookRun, HookRunSpec, HookStep, HookTemplate, Phase};
 use jiff::{SignedDuration, Timestamp};
-use serde_json::{Value, json};
+use serde_json::json;
 
+use crate::approval;
 use crate::hookrun;
 use crate::node::Nodes;
 use crate::plan::{Action, DeleteReason, Hold, NewHookRun, PatchReason, PodPart, PodPatch};
@@ -202,6 +203,12 @@ impl<'a> Asked<'a> {
     fn name(&self) -> &'a str {
         self.run.metadata.name.as_deref().unwrap_or_default()
     }
+
+    /// Whether it approves, and was asked what the mark on the pod says.
+    fn is_approval(&self, pod: &PodFacts) -> bool {
+        let is_of_mark = self.place == Place::PreDelete && self.target.is_none();
+        phase(self.run) == Phase::Successful && (!is_of_mark || approval::answers_mark(pod, &self.run.spec))
+    }
 }
 
 /// The hooks of one workload, and what one decision wants of them.
@@ -295,9 +302,9 @@ impl<'a> Gates<'a> {
         }
     }
 
-    /// The newest run that asks this.
+    /// The newest run that asks this. A pod is marked before its hook is asked whether it may go: one that is not marked was not asked.
     fn run(&self, pod: &PodFacts, hook: &Hook, intent: Intent) -> Option<Asked<'a>> {
-        let runs = self.runs.get(pod.uid.as_str())?;
+        let runs = self.runs.get(pod.uid.as_str()).filter(|_| intent != Intent::Delete || is_marked(pod))?;
         let (target, template) = (target(intent), text(&hook.step.template_name));
         let is_it = |asked: &&Asked| asked.place == hook.place && asked.template == Some(&*template) && asked.target == target;
         runs.iter().filter(is_it).max_by_key(|asked| (asked.attempt, asked.name())).copied()
@@ -325,13 +332,10 @@ impl<'a> Gates<'a> {
         if is_of_another_life(run, pod) {
             return Answer::Again;
         }
-        let phase = phase(run);
-        // A choice that is not written down is not made yet.
-        let is_chosen = intent != Intent::Delete || is_marked(pod);
-        if !phase.is_final() || !is_chosen {
+        if !phase(run).is_final() {
             return Answer::Asking;
         }
-        if phase == Phase::Successful {
+        if asked.is_approval(pod) {
             let is_old = || ended(run).and_then(|ended| ended.checked_add(LONGEST_APPROVAL).ok()).is_none_or(|end| end <= self.facts.now);
             let is_retried = intent == Intent::Delete && self.facts.refusals.is_deletion_refused(&pod.uid);
             return if is_retried && is_old() { Answer::Again } else { Answer::Yes };
@@ -377,7 +381,6 @@ impl<'a> Gates<'a> {
 
     /// The intent stands: what was asked and answered stays.
     pub fn keep(&mut self, pod: &PodFacts, intent: Intent) {
-        self.choose(pod, intent);
         let Some(hook) = self.hook(intent) else { return };
         if let Some(run) = self.run(pod, &hook, intent) {
             self.keep_run(pod, run);
@@ -387,16 +390,22 @@ impl<'a> Gates<'a> {
     fn keep_run(&mut self, pod: &PodFacts, asked: Asked<'a>) {
         let (run, name, place) = (asked.run, asked.name(), asked.place);
         self.kept.insert(name);
-        let phase = phase(run);
-        if phase == Phase::Successful {
+        if place == Place::PreDelete && asked.target.is_none() {
+            self.leaving.insert(pod.uid.clone());
+        }
+        if asked.is_approval(pod) {
             return;
         }
+        let phase = phase(run);
         if phase.is_final() {
             self.wake_at(asked_again_at(&asked));
         }
         let status = run.status.as_ref();
         let since = run.metadata.creation_timestamp.as_ref().map_or(self.facts.now, |time| time.0);
-        let said = status.and_then(|status| status.message.clone());
+        let said = match phase {
+            Phase::Successful => Some(approval::OTHER_QUESTION.to_owned()),
+            _ => status.and_then(|status| status.message.clone()),
+        };
         self.waiting.push(Waiting { place, pod: pod.name.clone(), phase, since, run: name.to_owned(), said });
     }
 
@@ -418,16 +427,16 @@ impl<'a> Gates<'a> {
         let is_due = matches!(answer, Answer::Open | Answer::Again);
         let asked = is_due && self.ask(pod, Intent::Delete, &[]);
         if let Some(run) = run.filter(|_| !asked) {
-            self.choose(pod, Intent::Delete);
             self.keep_run(pod, run);
         }
         if is_due { Leaving::Asked } else { Leaving::Later }
     }
 
-    /// Writes down that a pod is to go.
-    fn choose(&mut self, pod: &PodFacts, intent: Intent) {
-        if intent == Intent::Delete && self.leaving.insert(pod.uid.clone()) && !is_marked(pod) {
-            self.marks.push(mark(pod, true));
+    /// Writes down that a pod is to go, and what its hook is asked.
+    fn choose(&mut self, pod: &PodFacts, question: &HookRunSpec) {
+        self.leaving.insert(pod.uid.clone());
+        if !is_marked(pod) || !approval::is_on_mark(pod, question) {
+            self.marks.push(mark(pod, Some(question)));
         }
     }
 
@@ -454,7 +463,9 @@ impl<'a> Gates<'a> {
                 return false;
             }
         };
-        self.choose(pod, intent);
+        if intent == Intent::Delete {
+            self.choose(pod, &spec);
+        }
         let attempt = self.run(pod, &hook, intent).map_or(0, |asked| asked.attempt).saturating_add(1);
         let base = base(pod, &hook);
         let facts = self.facts;
@@ -506,7 +517,7 @@ impl<'a> Gates<'a> {
         let voids = self.runs.values().flatten().filter(is_void).map(void).collect();
         let marks = std::mem::take(&mut self.marks);
         let is_spared = |pod: &&Arc<PodFacts>| !is_cut && is_marked(pod) && pod.is_active() && !self.leaving.contains(&pod.uid);
-        let unmarks = pods.iter().filter(is_spared).map(|pod| mark(pod, false)).collect();
+        let unmarks = pods.iter().filter(is_spared).map(|pod| mark(pod, None)).collect();
         let version = self.facts.version;
         let reset = |hook: &Hook| Action::ResetRetry { field: hook.place.field().to_owned(), version: version.to_owned() };
         let resets = self.facts.hooks.iter().flatten().filter(|hook| hook.retry).map(reset).take(1).collect();
@@ -536,10 +547,11 @@ pub fn is_marked(pod: &PodFacts) -> bool {
     pod.annotations.get(DELETING_ANNOTATION).is_some_and(|value| value == "true")
 }
 
-fn mark(pod: &PodFacts, on: bool) -> Action {
-    let value = if on { json!("true") } else { Value::Null };
-    let body = json!({ "metadata": { "uid": pod.uid, "annotations": { DELETING_ANNOTATION: value } } });
-    let why = if on { PatchReason::Mark } else { PatchReason::Unmark };
+/// Marks a pod as one that is to go when its hook agrees to this question, or takes the mark away.
+fn mark(pod: &PodFacts, question: Option<&HookRunSpec>) -> Action {
+    let (is_to_go, asked) = (question.map(|_| "true"), question.map(approval::fingerprint));
+    let body = json!({ "metadata": { "uid": pod.uid, "annotations": { DELETING_ANNOTATION: is_to_go, ASKED_ANNOTATION: asked } } });
+    let why = if question.is_some() { PatchReason::Mark } else { PatchReason::Unmark };
     Action::PatchPod(PodPatch { name: pod.name.clone(), uid: pod.uid.clone(), why, part: PodPart::Main, revision: None, body })
 }
 

@@ -1,5 +1,6 @@
 //! What should happen next. Pure functions: no async, no client, no clock, no randomness. The same input, in any order, gives the same plan.
 
+pub mod approval;
 pub mod budget;
 pub mod canary;
 pub mod claim;

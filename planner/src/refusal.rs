@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use api::names::{DELETING_ANNOTATION, PROTECTED_LABEL, REVISION_LABEL, RUN_POD_UID_LABEL};
+use api::names::{ASKED_ANNOTATION, DELETING_ANNOTATION, PROTECTED_LABEL, REVISION_LABEL, RUN_POD_UID_LABEL};
 use api::tkex::HookRun;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -660,5 +660,5 @@ fn foreign_metadata(pod: &PodFacts) -> (BTreeMap<String, String>, BTreeMap<Strin
     let keep = |all: &BTreeMap<String, String>, ours: &[&str]| {
         all.iter().filter(|(key, _)| !ours.contains(&key.as_str())).map(|(key, value)| (key.clone(), value.clone())).collect()
     };
-    (keep(&pod.labels, &[REVISION_LABEL, PROTECTED_LABEL]), keep(&pod.annotations, &[DELETING_ANNOTATION]))
+    (keep(&pod.labels, &[REVISION_LABEL, PROTECTED_LABEL]), keep(&pod.annotations, &[DELETING_ANNOTATION, ASKED_ANNOTATION]))
 }

@@ -1,6 +1,6 @@
 //! The laws, on random worlds: users edit, pods start, fail and vanish, the operator sees late and dies half-way.
 
-use crate::world::{self, How, Rule, World, make_ready};
+use crate::world::{self, FORGERIES, How, Rule, World, make_ready};
 use api::names::{HOTPATCH_ANNOTATION, PROTECTED_LABEL, PROTECTION_FINALIZER};
 use api::tkex::{
     Canary, ContainerOrder, HookStep, HookTemplate, HotPatch, HotPatchExecutor, Phase as Verdict, PodHook, PodIndex, UpdateType,
@@ -580,6 +580,19 @@ proptest! {
         assert_satisfied(&world);
         let plan = world.decide();
         prop_assert!(plan.steps.is_empty() && plan.wake.is_none(), "law 8: a settled world has work: {:?}", plan.steps);
+    }
+
+    #[test]
+    fn a_forged_approval_lets_no_pod_go((mut world, events) in worlds(), forged in proptest::collection::vec((0_usize..20, prop::sample::select(FORGERIES)), 1..20)) {
+        world.pod_hook = Some(hook_template("pod"));
+        happen(&mut world, &Event::PodHooks(1));
+        for (event, (index, forgery)) in events.iter().zip(forged.iter().cycle()) {
+            happen(&mut world, event);
+            let pod = world.pods.keys().nth(index % world.pods.len().max(1)).cloned();
+            pod.into_iter().for_each(|pod| world.forge(&pod, *forgery));
+            // Holds every deletion against what was really approved.
+            work(&mut world, None);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@
     reason = "a test may fail, and ask how many cases are wanted"
 )]
 
+mod approvals;
 mod compat;
 mod hookruns;
 mod hostile;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::world::{World, make_ready, pod, template};
+use crate::world::{World, make_ready, owner, pod, template};
 use api::selector::LabelSelector;
 use jiff::{SignedDuration, Timestamp};
 use planner::inplace::Update;
@@ -207,7 +207,7 @@ fn run_of_step(world: &mut World, end: &str, phase: &str) {
     let labels = json!({ "workload-revision": "game-updated", "hookrun-type": "canary-step", "canary-step-index": step });
     let name = format!("game-updated-{end}");
     let run = json!({
-        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": name, "uid": name, "labels": labels },
+        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": name, "uid": name, "labels": labels, "ownerReferences": [owner().reference()] },
         "spec": { "metrics": crate::laws::hook_template("test").spec.metrics }, "status": { "phase": phase },
     });
     world.hook_runs.insert(name, serde_json::from_value(run).unwrap());
@@ -253,7 +253,10 @@ fn ask(world: &mut World, question: &str, answer: &str) {
     let ago = words.next().map_or(0, |seconds| seconds.parse().unwrap());
     let run = json!({
         "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
-        "metadata": { "name": name, "uid": name, "labels": labels, "creationTimestamp": world.now - SignedDuration::from_secs(600) },
+        "metadata": {
+            "name": name, "uid": name, "labels": labels, "creationTimestamp": world.now - SignedDuration::from_secs(600),
+            "ownerReferences": [owner().reference()],
+        },
         "spec": { "metrics": crate::laws::hook_template("test").spec.metrics },
         "status": { "phase": phase, "message": "so it is", "finishedAt": world.now - SignedDuration::from_secs(ago) },
     });

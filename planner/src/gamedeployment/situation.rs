@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use api::names::PAUSED_FOR_ANNOTATION;
 use api::template::PodTemplate;
-use api::tkex::{GameDeploymentSpec, GameDeploymentStatus, HookStep, HotPatchExecutor, PodHook, PodIndex, UpdateType};
+use api::tkex::{GameDeploymentSpec, GameDeploymentStatus, HookRun, HookStep, HotPatchExecutor, PodHook, PodIndex, UpdateType};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
 use super::{Now, Observed};
+use crate::approval;
 use crate::budget::Limits;
 use crate::canary::{self, Memory, Rollout, Standing};
 use crate::claim::claim;
@@ -27,6 +28,10 @@ use crate::templates::Templates;
 
 /// A pod that ended sooner after its creation is replaced only then: a pod that cannot live must not be replaced in a hot loop.
 const SHORTEST_LIFE: SignedDuration = SignedDuration::from_secs(10);
+
+/// How owner references name objects of this kind.
+const GROUP: &str = "tkex.tencent.com";
+const KIND: &str = "GameDeployment";
 
 /// A revision that pods can be made from.
 #[derive(Debug, Clone)]
@@ -65,6 +70,8 @@ pub(super) struct Situation<'a> {
     pub(super) collisions: i32,
     pub(super) claims: Vec<Action>,
     pub(super) revision_actions: Vec<Action>,
+    /// HookRuns that were made for this object and no other.
+    pub(super) runs: Vec<Arc<HookRun>>,
     /// Every pod of ours.
     pub(super) ours: Vec<Arc<PodFacts>>,
     /// Pods that fill a place, least missed first: active ones, and ended ones whose successor has to wait.
@@ -116,7 +123,8 @@ impl<'a> Situation<'a> {
             pod.revision() == Some(&update.name) && !pod.deleting && !pod.is_half_changed() && pod.is_available(min_ready, now)
         };
         let updated = claim.ours.iter().filter(is_updated).count();
-        let standing = canary::stand(&rollout(seen, &status, (&update, &current), (replicas, updated), now));
+        let runs = approval::runs_of(&approval::Owner { group: GROUP, kind: KIND, name: &owner, uid: &uid }, &seen.hook_runs);
+        let standing = canary::stand(&rollout(seen, &status, &runs, (&update, &current), (replicas, updated), now));
         let revision = update.name.clone();
         let update = if standing.retreats { current.clone() } else { update };
         let partition = if current.name == update.name { 0 } else { standing.partition.unwrap_or(limits.partition) };
@@ -135,6 +143,7 @@ impl<'a> Situation<'a> {
             collisions: resolved.collisions,
             claims,
             revision_actions: resolved.actions,
+            runs,
             ours: claim.ours,
             placed,
             ended,
@@ -219,7 +228,7 @@ impl<'a> Situation<'a> {
                 hook(Place::PreInplace, pod_hook(&spec.pre_inplace_update_strategy)),
                 hook(Place::PostInplace, pod_hook(&spec.post_inplace_update_strategy)),
             ],
-            runs: &self.seen.hook_runs,
+            runs: &self.runs,
             taken: &self.seen.taken_revision_names,
             templates: &self.seen.hook_templates,
             nodes: &self.seen.nodes,
@@ -366,6 +375,7 @@ fn min_ready(spec: &GameDeploymentSpec) -> SignedDuration {
 fn rollout<'a>(
     seen: &'a Observed,
     status: &GameDeploymentStatus,
+    runs: &'a [Arc<HookRun>],
     (update, current): (&'a Target, &Target),
     numbers: (usize, usize),
     now: Now,
@@ -388,7 +398,7 @@ fn rollout<'a>(
         update: &update.name,
         is_due: update.name != current.name,
         memory,
-        runs: &seen.hook_runs,
+        runs,
         taken: &seen.taken_revision_names,
         templates: &seen.hook_templates,
         now,

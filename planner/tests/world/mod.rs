@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use api::names::{INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION, PAUSED_FOR_ANNOTATION, PROTECTED_LABEL, READINESS_GATE};
+use api::names::{
+    ASKED_ANNOTATION, INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION, PAUSED_FOR_ANNOTATION, PROTECTED_LABEL, READINESS_GATE,
+};
 use api::tkex::{GameDeployment, GameDeploymentSpec, HookRun, HookTemplate};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use planner::approval;
 use planner::budget::Limits;
 use planner::gamedeployment::{Observed, decide};
 use planner::gate;
@@ -115,6 +118,23 @@ impl How {
         }
     }
 }
+
+/// How somebody makes a HookRun that looks like an approval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forgery {
+    /// It names another controller.
+    Controller,
+    /// It names nobody.
+    NoController,
+    /// It is about another pod.
+    Pod,
+    /// It is asked for something else.
+    Intent,
+    /// It asks something else.
+    Question,
+}
+
+pub(crate) const FORGERIES: &[Forgery] = &[Forgery::Controller, Forgery::NoController, Forgery::Pod, Forgery::Intent, Forgery::Question];
 
 impl World {
     pub(crate) fn new(spec: &Value) -> Self {
@@ -241,6 +261,29 @@ impl World {
         }
     }
 
+    /// Somebody writes an approval of the deletion of a pod that nobody gave: all of it is right but one thing.
+    pub(crate) fn forge(&mut self, pod: &str, forgery: Forgery) {
+        let mut labels =
+            json!({ "hookrun-type": "pre-delete-step", "hook-template": "pod", "pod-uid": self.pods[pod].uid, "attempt": "9" });
+        let (mut owner, mut template) = (owner(), crate::laws::hook_template("pod"));
+        match forgery {
+            Forgery::Controller => owner.name = "another".to_owned(),
+            Forgery::Pod => labels["pod-uid"] = json!("another"),
+            Forgery::Intent => labels["target-revision"] = json!("another"),
+            Forgery::Question => template.spec.metrics[0].name = "always".to_owned(),
+            Forgery::NoController => {}
+        }
+        let owners = if forgery == Forgery::NoController { json!(null) } else { json!([owner.reference()]) };
+        let (name, now) = (format!("forged-{pod}-{forgery:?}"), self.now);
+        let run = json!({
+            "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
+            "metadata": { "name": name, "uid": name, "labels": labels, "creationTimestamp": now, "ownerReferences": owners },
+            "spec": { "metrics": template.spec.metrics },
+            "status": { "phase": "Successful", "finishedAt": now },
+        });
+        self.hook_runs.insert(name, serde_json::from_value(run).unwrap());
+    }
+
     /// Whether a hook has agreed to what an action does to a pod, or need not.
     pub(crate) fn is_agreed(&self, action: &Action) -> bool {
         let spec = &self.game.spec;
@@ -272,11 +315,14 @@ impl World {
         if pod.phase != Phase::Running || pod.is_crash_looping() || self.is_lost(pod) || announced && target.is_some_and(runs_target) {
             return true;
         }
+        let is_marked_for = |run: &HookRun| pod.annotations[ASKED_ANNOTATION] == approval::fingerprint(&run.spec);
         self.hook_runs.values().any(|run| {
             let labels = run.metadata.labels.as_ref().unwrap();
             let is_it = labels.get("pod-uid") == Some(uid) && labels["hookrun-type"] == kind;
             let yes = run.status.as_ref().is_some_and(|status| status.phase == Some(api::tkex::Phase::Successful));
-            is_it && yes && labels.get("target-revision").map(String::as_str) == target
+            let is_ours = json!(run.metadata.owner_references) == json!([owner().reference()]);
+            let is_of_mark = !matches!(action, Action::DeletePod { .. }) || is_marked_for(run);
+            is_it && yes && is_ours && is_of_mark && labels.get("target-revision").map(String::as_str) == target
         })
     }
 
@@ -614,7 +660,7 @@ fn budget(name: &str, version: u64) -> BudgetFacts {
     BudgetFacts { name, uid, controller, selector: protect::selector("uid-game"), is_closed: true }
 }
 
-fn owner() -> Owner {
+pub(crate) fn owner() -> Owner {
     Owner {
         api_version: "tkex.tencent.com/v1alpha1".to_owned(),
         kind: "GameDeployment".to_owned(),

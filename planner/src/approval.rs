@@ -1,0 +1,70 @@
+//! Which HookRuns count.
+//!
+//! Who may write HookRuns in a namespace must not be able to approve what a hook has not approved. The chart's admission policy keeps others from writing runs that look like
+//! the operator's; here a run counts only for the object that controls it, and an approval of a deletion only if it answers the question that the mark on the pod names.
+
+use std::sync::Arc;
+
+use api::names::ASKED_ANNOTATION;
+use api::tkex::{HookRun, HookRunSpec};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::pod::PodFacts;
+
+/// What is told of an approval that does not count.
+pub const OTHER_QUESTION: &str = "its approval is to another question than the one that the pod is marked with, so it does not count";
+
+/// An object that has HookRuns made.
+#[derive(Debug, Clone, Copy)]
+pub struct Owner<'a> {
+    /// Its API group.
+    pub group: &'a str,
+    /// Its kind.
+    pub kind: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its uid.
+    pub uid: &'a str,
+}
+
+/// The runs that this object controls.
+#[must_use]
+pub fn runs_of(owner: &Owner, runs: &[Arc<HookRun>]) -> Vec<Arc<HookRun>> {
+    runs.iter().filter(|run| is_of(owner, run)).cloned().collect()
+}
+
+fn is_of(owner: &Owner, run: &HookRun) -> bool {
+    let controller = run.metadata.owner_references.iter().flatten().find(|one| one.controller == Some(true));
+    controller.is_some_and(|one| {
+        let group = one.api_version.split_once('/').map_or("", |(group, _)| group);
+        (group, one.kind.as_str(), one.name.as_str(), one.uid.as_str()) == (owner.group, owner.kind, owner.name, owner.uid)
+    })
+}
+
+/// What tells a question from others: the hash of all that is asked. Whether it was stopped is not a part of it.
+#[must_use]
+pub fn fingerprint(question: &HookRunSpec) -> String {
+    let mut question = serde_json::to_value(question).unwrap_or_default();
+    if let Value::Object(fields) = &mut question {
+        fields.remove("terminate");
+    }
+    // The keys of a Value are sorted: the text is the same for every version of the operator that knows the same fields.
+    Sha256::digest(question.to_string()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Whether the mark on a pod names this question.
+#[must_use]
+pub fn is_on_mark(pod: &PodFacts, question: &HookRunSpec) -> bool {
+    asked(pod).is_some_and(|asked| asked == fingerprint(question))
+}
+
+/// Whether a run answers the question that the mark on a pod names. An older operator's mark names none.
+#[must_use]
+pub fn answers_mark(pod: &PodFacts, question: &HookRunSpec) -> bool {
+    asked(pod).is_none() || is_on_mark(pod, question)
+}
+
+fn asked(pod: &PodFacts) -> Option<&str> {
+    pod.annotations.get(ASKED_ANNOTATION).map(String::as_str)
+}
