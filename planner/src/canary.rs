@@ -301,9 +301,8 @@ impl Rollout<'_> {
     fn run(&self, index: usize, hook: &HookStep, standing: &mut Standing) -> Option<&Arc<HookRun>> {
         let named = |name: &str| self.runs.iter().find(|run| run.metadata.name.as_deref() == Some(name));
         let base = run_name("canary", format!("{}-{index}-{}", self.update, hook.template_name));
-        // One of another step says nothing about this one.
-        let is_ours = |run: &&Arc<HookRun>| self.is_of_step(run, index) || label(run, RUN_STEP_LABEL).is_none();
-        if let Some(run) = standing.memory.hook_run.as_deref().and_then(named).filter(is_ours) {
+        // One of another step or revision says nothing about this one.
+        if let Some(run) = standing.memory.hook_run.as_deref().and_then(named).filter(|run| self.is_of_step(run, index)) {
             return Some(run);
         }
         let spec = match self.question(hook) {
