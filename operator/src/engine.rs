@@ -14,7 +14,7 @@ use crate::execute::Executor;
 use crate::fair::Places;
 use crate::hooks::cluster::ClusterLookup;
 use crate::hooks::egress::{Egress, NO_NETWORKS};
-use crate::hooks::{self, Asker, Hooks};
+use crate::hooks::{self, Asker, Clients, Hooks};
 use crate::informer::Informer;
 use crate::kinds::custom::object_changed;
 use crate::kinds::gamedeployment::GameDeployments;
@@ -78,6 +78,7 @@ impl HookOptions {
             leadership: Arc::clone(leadership),
             metrics: Arc::clone(metrics),
             config: self.config.clone(),
+            clients: Clients::default(),
             egress: Arc::clone(&self.egress),
             limits: self.limits,
             tls: Arc::default(),

@@ -402,10 +402,8 @@ impl<'a> Gates<'a> {
         }
         let status = run.status.as_ref();
         let since = run.metadata.creation_timestamp.as_ref().map_or(self.facts.now, |time| time.0);
-        let said = match phase {
-            Phase::Successful => Some(approval::OTHER_QUESTION.to_owned()),
-            _ => status.and_then(|status| status.message.clone()),
-        };
+        let told = || status.and_then(|status| status.message.clone());
+        let said = if phase == Phase::Successful { Some(approval::OTHER_QUESTION.to_owned()) } else { told() };
         self.waiting.push(Waiting { place, pod: pod.name.clone(), phase, since, run: name.to_owned(), said });
     }
 

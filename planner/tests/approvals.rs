@@ -151,7 +151,7 @@ fn a_canary_step_believes_only_its_own_run() {
     let mut world = World::new(&json!({ "replicas": 2, "updateStrategy": { "canary": steps } }));
     world.hook_templates = vec![hook_template("test")];
     assert!(world.settle().is_some());
-    world.edit(|spec| spec.template.0 = crate::world::template(1));
+    world.edit(|spec| spec.template = crate::world::template(1).into());
     for _ in 0..10 {
         work(&mut world);
         world.pods.retain(|_, pod| !pod.deleting);

@@ -1,11 +1,52 @@
 //! The API in the name of a ServiceAccount of the run's namespace: the operator's own rights are never lent to a hook.
 
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 
 use super::http::NoAnswer;
-use super::{Asker, Errand};
+use super::names::{checked, is_subdomain};
+use super::{Asker, Errand, locked};
 use crate::client::{CallError, Server};
+
+/// The most clients that are kept.
+const MOST_CLIENTS: usize = 64;
+
+/// Clients that speak for ServiceAccounts, with the name of the user, least recently used first. Each has its own connections, which the next measurement finds open.
+#[derive(Default)]
+pub struct Clients(Mutex<VecDeque<(String, Pooled)>>);
+
+impl std::fmt::Debug for Clients {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Clients").finish_non_exhaustive()
+    }
+}
+
+/// A client that is kept.
+#[derive(Clone)]
+struct Pooled {
+    client: Client,
+    server: Server,
+}
+
+impl Clients {
+    /// The client of a user, made if there is none.
+    fn of(&self, user: &str, make: impl FnOnce() -> Result<Pooled, NoAnswer>) -> Result<Pooled, NoAnswer> {
+        let mut all = locked(&self.0);
+        let known = all.iter().position(|(known, _)| known == user).and_then(|place| all.remove(place));
+        let found = match known {
+            Some((_, found)) => found,
+            None => make()?,
+        };
+        while all.len() >= MOST_CLIENTS {
+            all.pop_front();
+        }
+        all.push_back((user.to_owned(), found.clone()));
+        Ok(found)
+    }
+}
 
 /// A ServiceAccount in whose name the API is asked.
 pub(crate) struct Account {
@@ -23,12 +64,17 @@ impl std::fmt::Display for Account {
 
 impl Account {
     pub(crate) fn of(asker: &Asker, errand: &Errand, name: Option<&String>) -> Result<Self, NoAnswer> {
-        let (namespace, name) =
-            (errand.namespace.clone(), name.filter(|name| !name.is_empty()).map_or("default", String::as_str).to_owned());
-        let mut config = asker.config.clone();
-        config.auth_info.impersonate = Some(format!("system:serviceaccount:{namespace}:{name}"));
-        let client = Client::try_from(config).map_err(|error| NoAnswer::because(format!("no client can be made: {error}")))?;
-        let server = Server::new(client.clone(), asker.metrics.clone());
+        let name = name.filter(|name| !name.is_empty()).map_or("default", String::as_str);
+        let name = checked("serviceAccountName", name, "a ServiceAccount", is_subdomain)?.to_owned();
+        let namespace = errand.namespace.clone();
+        let user = format!("system:serviceaccount:{namespace}:{name}");
+        let Pooled { client, server } = asker.clients.of(&user, || {
+            let mut config = asker.config.clone();
+            config.auth_info.impersonate = Some(user.clone());
+            let client = Client::try_from(config).map_err(|error| NoAnswer::because(format!("no client can be made: {error}")))?;
+            let server = Server::new(client.clone(), asker.metrics.clone());
+            Ok(Pooled { client, server })
+        })?;
         Ok(Self { namespace, name, client, server })
     }
 
@@ -50,5 +96,38 @@ impl Account {
             _ => String::new(),
         };
         NoAnswer::because(format!("{}{hint}", error.message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::metrics::Metrics;
+
+    #[tokio::test]
+    async fn the_clients_used_last_are_kept() {
+        let clients = Clients::default();
+        let mut made = 0;
+        let mut use_one = |user: &str| {
+            clients
+                .of(user, || {
+                    made += 1;
+                    let client = Client::try_from(kube::Config::new("http://192.0.2.1".parse().unwrap())).unwrap();
+                    Ok(Pooled { server: Server::new(client.clone(), Arc::new(Metrics::default())), client })
+                })
+                .unwrap();
+            made
+        };
+        assert_eq!((use_one("first"), use_one("first"), use_one("second")), (1, 1, 2));
+        for number in 0..MOST_CLIENTS - 2 {
+            use_one(&number.to_string());
+        }
+        let all = use_one("first");
+        assert_eq!(all, MOST_CLIENTS, "none is dropped as long as there is room");
+        assert_eq!(use_one("new"), all + 1);
+        assert_eq!(use_one("first"), all + 1, "the one used last is kept");
+        assert_eq!(use_one("second"), all + 2, "the one not used for longest is dropped");
     }
 }

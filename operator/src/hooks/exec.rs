@@ -9,8 +9,9 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::account::Account;
 use super::http::{LARGEST, NoAnswer};
+use super::names::{checked, is_label};
 use super::web::timeout;
-use super::{Answer, Asker, Errand};
+use super::{Answer, Asker, Errand, subject};
 
 const TIMEOUT: u32 = 10;
 
@@ -22,13 +23,14 @@ pub(crate) async fn measure(asker: &Asker, errand: &Errand, spec: &Exec) -> Resu
 
 async fn run(asker: &Asker, errand: &Errand, spec: &Exec) -> Result<Answer, NoAnswer> {
     let account = Account::of(asker, errand, spec.service_account_name.as_ref())?;
-    let pod = errand.arguments.get("PodName").ok_or_else(|| NoAnswer::because("args.PodName has no value"))?;
+    let pod = subject::pod_name(errand)?;
     let filled = |word: &String| fill(word, &errand.arguments, Place::Plain).map_err(|problem| NoAnswer::because(problem.0));
     let command: Vec<String> = spec.command.iter().map(filled).collect::<Result<_, _>>()?;
     let mut params = AttachParams::default().stdin(false).stdout(true).stderr(true);
     if let Some(container) = spec.container.as_deref().filter(|container| !container.is_empty()) {
-        params = params.container(container);
+        params = params.container(checked("container", container, "a container", is_label)?);
     }
+    subject::check(asker, errand, pod).await?;
     let mut process = account.pods().exec(pod, command, &params).await.map_err(|error| refused(&account, pod, &error))?;
     let (out, err) = (process.stdout(), process.stderr());
     let status = process.take_status();

@@ -4,11 +4,14 @@ use api::tkex::{Function, Kubernetes};
 use planner::hookrun::arguments::{Place, fill};
 use planner::jsonpath::JsonPath;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::account::Account;
+use super::evaluate::{Reading, json};
 use super::http::NoAnswer;
-use super::{Answer, Asker, Errand, is_name};
+use super::names::{checked, is_kind, is_label, is_object, is_subdomain};
+use super::{Answer, Asker, Errand, subject};
 use crate::client::Patch;
 
 #[derive(Deserialize)]
@@ -23,7 +26,7 @@ struct Resource {
     namespaced: bool,
 }
 
-pub(crate) async fn measure(asker: &Asker, errand: &Errand, spec: &Kubernetes) -> Result<Answer, NoAnswer> {
+pub(crate) async fn measure(asker: &Asker, errand: &Errand, spec: &Kubernetes) -> Result<Reading, NoAnswer> {
     let account = Account::of(asker, errand, spec.service_account_name.as_ref())?;
     let path = path(asker, errand).await?;
     let mut fields = Vec::new();
@@ -35,15 +38,31 @@ pub(crate) async fn measure(asker: &Asker, errand: &Errand, spec: &Kubernetes) -
     match spec.function.unwrap_or_default() {
         Function::Patch => {
             let annotations: Map<String, Value> = fields.into_iter().map(|(key, value)| (key, Value::String(value))).collect();
-            let patch = json!({ "metadata": { "annotations": annotations } });
-            account.server().patch(&path, Patch::Merge, &patch).await.map_err(|error| account.refused(&error))?;
-            Ok(Answer::Agreed)
+            let mut patch = serde_json::json!({ "metadata": { "annotations": annotations } });
+            if let (Some(uid), Some(metadata)) = (&errand.pod, patch.pointer_mut("/metadata").and_then(Value::as_object_mut)) {
+                // The API server refuses it if the name belongs to another pod by now.
+                metadata.insert("uid".to_owned(), Value::String(uid.clone()));
+            }
+            let patched = account.server().patch(&path, Patch::Merge, &patch).await;
+            patched.map_err(|error| if error.is_other_uid() { another(errand) } else { account.refused(&error) })?;
+            Ok(Box::new(|| Ok(Answer::Agreed)))
         }
         Function::Get => {
-            let object: Value = account.server().get(&path).await.map_err(|error| account.refused(&error))?;
-            look(&object, &fields, spec.json_path.as_deref())
+            let object: Box<RawValue> = account.server().get(&path).await.map_err(|error| account.refused(&error))?;
+            let (uid, another, json_path) = (errand.pod.clone(), another(errand), spec.json_path.clone());
+            Ok(Box::new(move || {
+                let object = json(object.get().as_bytes())?;
+                if uid.is_some_and(|uid| object.pointer("/metadata/uid").and_then(Value::as_str) != Some(&uid)) {
+                    return Err(another);
+                }
+                look(&object, &fields, json_path.as_deref())
+            }))
         }
     }
+}
+
+fn another(errand: &Errand) -> NoAnswer {
+    subject::is_another(errand.arguments.get("PodName").map_or("", String::as_str))
 }
 
 fn look(object: &Value, fields: &[(String, String)], json_path: Option<&str>) -> Result<Answer, NoAnswer> {
@@ -59,14 +78,10 @@ fn look(object: &Value, fields: &[(String, String)], json_path: Option<&str>) ->
     JsonPath::parse(path).and_then(|path| path.find(object)).map(Answer::Value).map_err(problem)
 }
 
-/// The object's path: a pod, or what the arguments Group, Version and Kind say.
+/// The object's path: a pod, or what the arguments Group, Version and Kind say. A run that was made for a pod stays with it.
 async fn path(asker: &Asker, errand: &Errand) -> Result<String, NoAnswer> {
     let argument = |name: &str| errand.arguments.get(name).map_or("", String::as_str);
     let (group, version, kind) = (argument("Group"), argument("Version"), argument("Kind"));
-    let name = argument("PodName");
-    if !is_name(name) {
-        return Err(NoAnswer::because("args.PodName names no object"));
-    }
     let namespace = &errand.namespace;
     if !argument("PodNamespace").is_empty() && argument("PodNamespace") != namespace {
         return Err(NoAnswer::because(format!(
@@ -74,13 +89,21 @@ async fn path(asker: &Asker, errand: &Errand) -> Result<String, NoAnswer> {
             argument("PodNamespace")
         )));
     }
-    if (group, version, kind) == ("", "", "") {
-        return Ok(format!("/api/v1/namespaces/{namespace}/pods/{name}"));
+    if matches!((group, version, kind), ("", "", "") | ("", "v1", "Pod")) {
+        return Ok(format!("/api/v1/namespaces/{namespace}/pods/{}", subject::pod_name(errand)?));
     }
-    let base = match (group, version) {
-        ("", version) if is_name(version) => format!("/api/{version}"),
-        (group, version) if is_name(group) && is_name(version) => format!("/apis/{group}/{version}"),
-        _ => return Err(NoAnswer::because("args.Group and args.Version name no API")),
+    if errand.pod.is_some() {
+        return Err(NoAnswer::because(format!(
+            "this HookRun was made for pod {}: args.Group, args.Version and args.Kind cannot lead elsewhere; leave them out",
+            argument("PodName")
+        )));
+    }
+    let name = checked("args.PodName", argument("PodName"), "an object", is_object)?;
+    let version = checked("args.Version", version, "a version of an API", is_label)?;
+    let kind = checked("args.Kind", kind, "a kind", is_kind)?;
+    let base = match group {
+        "" => format!("/api/{version}"),
+        group => format!("/apis/{}/{version}", checked("args.Group", group, "an API group", is_subdomain)?),
     };
     let known: Resources =
         asker.server.get(&base).await.map_err(|error| NoAnswer::because(format!("{base} is not served: {}", error.message)))?;

@@ -9,7 +9,10 @@ mod exec;
 mod http;
 mod kubernetes;
 pub(crate) mod large;
+mod names;
 mod prometheus;
+mod secret;
+mod subject;
 mod target;
 #[cfg(test)]
 mod testing;
@@ -26,16 +29,16 @@ use jiff::Timestamp;
 use planner::hookrun::arguments::{Place, fill};
 use planner::hookrun::{Measured, Outcome, shortened};
 use planner::plan::NewMeasurement;
-use serde::Deserialize;
 use serde_json::Value;
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::client::{CallError, Server};
+use crate::client::Server;
 use crate::fair::{self, Places};
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::store::Key;
+pub use account::Clients;
 use egress::Egress;
 use evaluate::{Evaluation, Reading};
 use http::NoAnswer;
@@ -59,6 +62,8 @@ pub struct Asker {
     pub server: Server,
     /// How it is reached in another's name.
     pub config: kube::Config,
+    /// Clients that reach it so.
+    pub clients: Clients,
     /// Whether we still may.
     pub leadership: Arc<Leadership>,
     /// Counts.
@@ -104,10 +109,10 @@ struct Run {
 #[derive(Debug)]
 pub(crate) struct Errand {
     namespace: String,
+    /// The uid of the pod that the run was made for, if the operator made it for one.
+    pod: Option<String>,
     metric: Metric,
     arguments: BTreeMap<String, String>,
-    /// The pod that the operator asks about, if it does.
-    pod_uid: Option<String>,
     /// What its answer takes while it is large.
     large: OnceLock<large::Place>,
 }
@@ -155,8 +160,8 @@ impl Hooks {
             return;
         }
         let arguments = run.spec.args.iter().filter_map(|one| Some((one.name.clone(), one.value.clone()?))).collect();
-        let (namespace, pod_uid) = (key.namespace.clone(), target::pod_uid(run));
-        let errand = Errand { namespace, metric: metric.clone(), arguments, pod_uid, large: OnceLock::new() };
+        let (namespace, pod) = (key.namespace.clone(), subject::of(run));
+        let errand = Errand { namespace, pod, metric: metric.clone(), arguments, large: OnceLock::new() };
         let landing = Landing { shared: Arc::clone(&self.shared), key, uid, metric: new.metric.clone(), result: None };
         let number = new.number;
         let mut tasks = locked(&self.tasks);
@@ -322,17 +327,6 @@ enum Answer {
     Nothing(String),
 }
 
-/// Whether a text can be an object's name, and so a part of a path.
-fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.')) && !text.starts_with('.')
-}
-
-#[derive(Deserialize)]
-struct Secret {
-    #[serde(default)]
-    data: HashMap<String, k8s_openapi::ByteString>,
-}
-
 impl Asker {
     async fn ask(&self, errand: &Errand, target: Option<Target>) -> Result<Reading, NoAnswer> {
         let provider = &errand.metric.provider;
@@ -342,7 +336,7 @@ impl Asker {
             _ => {}
         }
         let answer = match (&provider.kubernetes, &provider.exec) {
-            (Some(spec), _) => kubernetes::measure(self, errand, spec).await?,
+            (Some(spec), _) => return kubernetes::measure(self, errand, spec).await,
             (None, Some(spec)) => exec::measure(self, errand, spec).await?,
             (None, None) => return Err(NoAnswer::because("nothing is asked")),
         };
@@ -359,7 +353,7 @@ impl Asker {
                 return Err(NoAnswer::because(format!("the header {name} is not a hook's to set")));
             }
             let value = match &one.value_from {
-                Some(source) => self.secret(&errand.namespace, &source.secret_key_ref.name, &source.secret_key_ref.key).await?,
+                Some(source) => secret::value(self, errand, &source.secret_key_ref).await?,
                 None => {
                     let text = one.value.as_deref().unwrap_or_default();
                     fill(text, &errand.arguments, Place::Plain).map_err(|problem| NoAnswer::because(problem.0))?.into_bytes()
@@ -371,20 +365,6 @@ impl Asker {
             all.append(name, value);
         }
         Ok(all)
-    }
-
-    async fn secret(&self, namespace: &str, name: &str, key: &str) -> Result<Vec<u8>, NoAnswer> {
-        if !is_name(name) {
-            return Err(NoAnswer::because(format!("{name:?} is no name of a Secret")));
-        }
-        let found: Result<Secret, CallError> = self.server.get(&format!("/api/v1/namespaces/{namespace}/secrets/{name}")).await;
-        let mut secret = found.map_err(|error| {
-            let hint = if error.code == 403 { "; a Role of this namespace must allow the operator's ServiceAccount to get it" } else { "" };
-            NoAnswer::because(format!("the Secret {name} cannot be read: {}{hint}", error.message))
-        })?;
-        // A line end behind a value is hardly ever meant.
-        let trimmed = |value: k8s_openapi::ByteString| value.0.trim_ascii_end().to_vec();
-        secret.data.remove(key).map(trimmed).ok_or_else(|| NoAnswer::because(format!("the Secret {name} has no key {key}")))
     }
 }
 

@@ -3,8 +3,6 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use api::names::RUN_POD_UID_LABEL;
-use api::tkex::HookRun;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use serde::Deserialize;
@@ -14,7 +12,8 @@ use url::Url;
 use super::address::unwrapped;
 use super::egress::{Denied, Refusal};
 use super::http::NoAnswer;
-use super::{Asker, Errand, is_name, prometheus, web};
+use super::names::is_subdomain;
+use super::{Asker, Errand, prometheus, web};
 
 /// Of a name with more addresses the rest is not tried.
 const ADDRESSES: usize = 4;
@@ -38,13 +37,14 @@ impl Target {
     }
 }
 
-/// The uid of the pod that the operator itself made a run about. Whoever makes a run that looks the same gains nothing by it: what is
-/// allowed for it are ports that a pod of the run's own namespace declares.
-pub(crate) fn pod_uid(run: &HookRun) -> Option<String> {
-    let is_ours = |owner: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| {
-        owner.controller == Some(true) && owner.kind == "GameDeployment" && owner.api_version.starts_with("tkex.tencent.com/")
-    };
-    run.owner_references().iter().any(is_ours).then(|| run.labels().get(RUN_POD_UID_LABEL).cloned()).flatten()
+/// What a measurement over the network asks for, and how long it may take; nothing if it is not one.
+pub(crate) fn request(errand: &Errand) -> Result<Option<(Url, Duration)>, NoAnswer> {
+    let provider = &errand.metric.provider;
+    match (&provider.web, &provider.prometheus) {
+        (Some(web), _) => web::request(errand, web).map(Some),
+        (None, Some(prometheus)) => prometheus::request(prometheus).map(Some),
+        (None, None) => Ok(None),
+    }
 }
 
 #[derive(Deserialize)]
@@ -55,12 +55,7 @@ struct List<T> {
 impl Asker {
     /// Where an errand goes; nothing if it is not one over the network. Names are resolved, and nothing is sent there yet.
     pub(crate) async fn target(&self, errand: &Errand) -> Result<Option<Target>, NoAnswer> {
-        let provider = &errand.metric.provider;
-        let (url, timeout) = match (&provider.web, &provider.prometheus) {
-            (Some(web), _) => web::request(errand, web)?,
-            (None, Some(prometheus)) => prometheus::request(prometheus)?,
-            (None, None) => return Ok(None),
-        };
+        let Some((url, timeout)) = request(errand)? else { return Ok(None) };
         let deadline = Instant::now() + timeout;
         let addresses = tokio::time::timeout_at(deadline, self.allowed(errand, &url)).await;
         let addresses = addresses.map_err(|_| NoAnswer::late(timeout))??;
@@ -91,7 +86,7 @@ impl Asker {
 
     /// Whether an address of a node is also the one of the pod that the errand is about, at a port that it declares.
     async fn is_of_gated_pod(&self, errand: &Errand, place: SocketAddr) -> Result<bool, Refusal> {
-        let (Some(uid), Some(name)) = (&errand.pod_uid, errand.arguments.get("PodName").filter(|name| is_name(name))) else {
+        let (Some(uid), Some(name)) = (&errand.pod, errand.arguments.get("PodName").filter(|name| is_subdomain(name))) else {
             return Ok(false);
         };
         match self.server.get::<Pod>(&format!("/api/v1/namespaces/{}/pods/{name}", errand.namespace)).await {
@@ -184,20 +179,6 @@ mod tests {
         }
         let (asker, _) = super::tests::asker(Reach::Open, vec![("/namespaces/play/pods/game-0", pod(false))]);
         assert!(said(&asker, &gated("http://10.1.0.7:8000/")).await.is_err(), "it does not use its node's network");
-    }
-
-    #[test]
-    fn only_the_operators_own_runs_are_about_a_pod() {
-        let run = |owner: Value| -> HookRun {
-            let metadata = json!({ "name": "run", "labels": { RUN_POD_UID_LABEL: "pod-7" }, "ownerReferences": [owner] });
-            let run =
-                json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": metadata, "spec": { "metrics": [] } });
-            serde_json::from_value(run).unwrap()
-        };
-        let owner = |kind: &str, controller| json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": kind, "name": "g", "uid": "g", "controller": controller });
-        assert_eq!(pod_uid(&run(owner("GameDeployment", true))).as_deref(), Some("pod-7"));
-        assert_eq!(pod_uid(&run(owner("GameDeployment", false))), None);
-        assert_eq!(pod_uid(&run(owner("ConfigMap", true))), None);
     }
 
     #[tokio::test]

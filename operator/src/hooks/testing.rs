@@ -51,6 +51,7 @@ pub(crate) fn asker(policy: Policy, answers: Vec<(&'static str, Value)>) -> (Ask
     let asker = Asker {
         server: Server::new(client, Arc::default()),
         config: kube::Config::new("https://10.96.0.1".parse().unwrap()),
+        clients: super::Clients::default(),
         leadership: Arc::new(Leadership::unquestioned()),
         metrics: Arc::default(),
         egress: Arc::new(egress),
@@ -62,9 +63,9 @@ pub(crate) fn asker(policy: Policy, answers: Vec<(&'static str, Value)>) -> (Ask
 }
 
 /// A question to a web server, perhaps about the pod game-0 with a certain uid.
-pub(crate) fn errand(url: &str, pod_uid: Option<&str>) -> Errand {
+pub(crate) fn errand(url: &str, pod: Option<&str>) -> Errand {
     let metric = json!({ "name": "web", "provider": { "web": { "url": url } } });
     let arguments = [("PodName".to_owned(), "game-0".to_owned())].into();
-    let (metric, pod_uid) = (serde_json::from_value(metric).unwrap(), pod_uid.map(str::to_owned));
-    Errand { namespace: "play".to_owned(), metric, arguments, pod_uid, large: OnceLock::new() }
+    let (metric, pod) = (serde_json::from_value(metric).unwrap(), pod.map(str::to_owned));
+    Errand { namespace: "play".to_owned(), metric, arguments, pod, large: OnceLock::new() }
 }

@@ -123,7 +123,8 @@ impl<'a> Situation<'a> {
             pod.revision() == Some(&update.name) && !pod.deleting && !pod.is_half_changed() && pod.is_available(min_ready, now)
         };
         let updated = claim.ours.iter().filter(is_updated).count();
-        let runs = approval::runs_of(&approval::Owner { group: GROUP, kind: KIND, name: &owner, uid: &uid }, &seen.hook_runs);
+        let name = seen.object.metadata.name.as_deref().unwrap_or_default();
+        let runs = approval::runs_of(&approval::Owner { group: GROUP, kind: KIND, name, uid: &uid }, &seen.hook_runs);
         let standing = canary::stand(&rollout(seen, &status, &runs, (&update, &current), (replicas, updated), now));
         let revision = update.name.clone();
         let update = if standing.retreats { current.clone() } else { update };

@@ -1,0 +1,91 @@
+//! Secrets whose values are headers of a request: which one is read, and where its values may go.
+
+use std::collections::{BTreeMap, HashMap};
+
+use api::names::HOOK_HOSTS_ANNOTATION;
+use api::tkex::SecretKey;
+use serde::Deserialize;
+
+use super::http::NoAnswer;
+use super::names::{checked, is_key, is_subdomain};
+use super::{Asker, Errand, target};
+use crate::client::CallError;
+
+#[derive(Deserialize)]
+struct Secret {
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
+    data: HashMap<String, k8s_openapi::ByteString>,
+}
+
+#[derive(Default, Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+/// The value that an errand sends along, if the Secret may be read and its value sent there.
+pub(crate) async fn value(asker: &Asker, errand: &Errand, source: &SecretKey) -> Result<Vec<u8>, NoAnswer> {
+    let name = checked("secretKeyRef.name", &source.name, "a Secret", is_subdomain)?;
+    let key = checked("secretKeyRef.key", &source.key, "a key of a Secret", is_key)?;
+    let found: Result<Secret, CallError> = asker.server.get(&format!("/api/v1/namespaces/{}/secrets/{name}", errand.namespace)).await;
+    let mut secret = found.map_err(|error| {
+        let hint = if error.code == 403 { "; a Role of this namespace must allow the operator's ServiceAccount to get it" } else { "" };
+        NoAnswer::because(format!("the Secret {name} cannot be read: {}{hint}", error.message))
+    })?;
+    if let Some(hosts) = secret.metadata.annotations.get(HOOK_HOSTS_ANNOTATION) {
+        let to = host(errand)?;
+        if !may_go_to(hosts, &to) {
+            return Err(NoAnswer::because(format!(
+                "the Secret {name} is not for {to}: its annotation {HOOK_HOSTS_ANNOTATION} names the hosts that it may be sent to"
+            )));
+        }
+    }
+    // A line end behind a value is hardly ever meant.
+    let trimmed = |value: k8s_openapi::ByteString| value.0.trim_ascii_end().to_vec();
+    secret.data.remove(key).map(trimmed).ok_or_else(|| NoAnswer::because(format!("the Secret {name} has no key {key}")))
+}
+
+/// The host and port that an errand goes to.
+fn host(errand: &Errand) -> Result<String, NoAnswer> {
+    let url = target::request(errand)?.map(|(url, _)| url);
+    let place = url.and_then(|url| Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?)));
+    Ok(place.unwrap_or_default())
+}
+
+/// Whether one of the hosts, with commas between them, is this host and port. One without a port means every port, `*.example.com` what is below example.com.
+fn may_go_to(hosts: &str, to: &str) -> bool {
+    let Some((name, _)) = to.rsplit_once(':') else { return false };
+    hosts.split(',').map(|host| host.trim().to_ascii_lowercase()).any(|host| match host.strip_prefix('*') {
+        Some(below) if below.starts_with('.') => [name, to].iter().any(|to| to.len() > below.len() && to.ends_with(below)),
+        Some(_) => false,
+        None => host == name || host == to,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_goes_only_where_its_annotation_says() {
+        let hosts = "a.example.com, *.B.example.com,c.example.com:8443,[2001:db8::1]";
+        for yes in [
+            "a.example.com:80",
+            "a.example.com:443",
+            "x.b.example.com:443",
+            "x.y.b.example.com:1",
+            "c.example.com:8443",
+            "[2001:db8::1]:80",
+        ] {
+            assert!(may_go_to(hosts, yes), "{yes}");
+        }
+        for no in ["b.example.com:443", "xb.example.com:443", "a.example.com.evil.org:443", "c.example.com:443", "evil.org:80", ""] {
+            assert!(!may_go_to(hosts, no), "{no}");
+        }
+        assert!(!may_go_to("", "a.example.com:443"), "an empty annotation names no host");
+        assert!(!may_go_to("*", "a.example.com:443") && !may_go_to("*example.com", "a.example.com:443"), "a star stands for whole labels");
+        assert!(may_go_to("*.example.com:8443", "a.example.com:8443") && !may_go_to("*.example.com:8443", "a.example.com:443"));
+    }
+}

@@ -1,0 +1,71 @@
+//! The pod that the operator made a HookRun for. What is lent to such a run (a ServiceAccount, and with it a command or a patch) is for this pod and no other, whatever the
+//! run's template and arguments say. Runs that people make themselves name their pod or object themselves.
+
+use api::names::RUN_POD_UID_LABEL;
+use api::tkex::HookRun;
+
+use super::http::NoAnswer;
+use super::names::{checked, is_subdomain};
+use super::{Asker, Errand};
+use crate::client::Written;
+use crate::kinds::custom::controller;
+
+/// The API group of those that have HookRuns made.
+const GROUP: &str = "tkex.tencent.com/";
+
+/// The uid of the pod that the operator made a run for.
+pub(crate) fn of(run: &HookRun) -> Option<String> {
+    controller(&run.metadata).filter(|owner| owner.api_version.starts_with(GROUP))?;
+    run.metadata.labels.as_ref()?.get(RUN_POD_UID_LABEL).cloned()
+}
+
+/// The name of the pod that an errand is about.
+pub(crate) fn pod_name(errand: &Errand) -> Result<&str, NoAnswer> {
+    let name = errand.arguments.get("PodName").ok_or_else(|| NoAnswer::because("args.PodName has no value"))?;
+    checked("args.PodName", name, "a pod", is_subdomain)
+}
+
+/// The name belongs to another pod than the one that the run was made for.
+pub(crate) fn is_another(pod: &str) -> NoAnswer {
+    NoAnswer::because(format!(
+        "pod {pod} is not the one that this HookRun was made for: that one is gone, and nothing is done to the other"
+    ))
+}
+
+/// Looks whether a pod is still the one that the run was made for. A run that was not made for one may act on any.
+pub(crate) async fn check(asker: &Asker, errand: &Errand, pod: &str) -> Result<(), NoAnswer> {
+    let Some(uid) = &errand.pod else { return Ok(()) };
+    let found = asker.server.get::<Written>(&format!("/api/v1/namespaces/{}/pods/{pod}", errand.namespace)).await;
+    match found {
+        Ok(found) if found.metadata.uid == *uid => Ok(()),
+        Ok(_) => Err(is_another(pod)),
+        Err(error) if error.is_not_found() => Err(NoAnswer::because(format!("there is no pod {pod}"))),
+        Err(error) => Err(NoAnswer::because(format!("whether pod {pod} is still the same cannot be found out: {}", error.message))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run(labels: &serde_json::Value, owners: &serde_json::Value) -> HookRun {
+        serde_json::from_value(json!({
+            "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": "run", "labels": labels, "ownerReferences": owners },
+            "spec": { "metrics": [] },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_a_run_that_the_operator_made_has_a_pod_of_its_own() {
+        let owner = |group: &str, controller: bool| json!([{ "apiVersion": format!("{group}/v1alpha1"), "kind": "GameDeployment", "name": "a", "uid": "b", "controller": controller }]);
+        let labels = json!({ "pod-uid": "u1" });
+        assert_eq!(of(&run(&labels, &owner("tkex.tencent.com", true))).as_deref(), Some("u1"));
+        assert_eq!(of(&run(&labels, &owner("tkex.tencent.com", false))), None);
+        assert_eq!(of(&run(&labels, &owner("tkex.tencent.com.evil", true))), None);
+        assert_eq!(of(&run(&labels, &json!(null))), None);
+        assert_eq!(of(&run(&json!(null), &owner("tkex.tencent.com", true))), None);
+    }
+}
