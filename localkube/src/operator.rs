@@ -14,11 +14,12 @@ use crate::error::{Doing, Error, Result};
 use crate::process::{Daemon, bound_command};
 
 /// What `kubectl create -f deploy/…` would install, the Deployment apart.
-const MANIFESTS: [&str; 4] = [
+const MANIFESTS: [&str; 5] = [
     include_str!("../../deploy/01-resources.yaml"),
     include_str!("../../deploy/02-namespace.yaml"),
     include_str!("../../deploy/03-rbac.yaml"),
     include_str!("../../deploy/05-pod-protection.yaml"),
+    include_str!("../../deploy/06-hook-approvals.yaml"),
 ];
 
 /// The namespace of the operator.

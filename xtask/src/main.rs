@@ -28,11 +28,12 @@ enum Cli {
 }
 
 /// The files of deploy/ and the templates that they show.
-const DEPLOY: [(&str, &str); 4] = [
+const DEPLOY: [(&str, &str); 5] = [
     ("02-namespace.yaml", "namespace"),
     ("03-rbac.yaml", "rbac"),
     ("04-operator-deployment.yaml", "deployment"),
     ("05-pod-protection.yaml", "pod-protection"),
+    ("06-hook-approvals.yaml", "hook-approvals"),
 ];
 
 fn main() -> Result<()> {
