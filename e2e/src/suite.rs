@@ -126,7 +126,9 @@ impl Suite {
             }
             Some(running) => {
                 running.stop().await;
-                for file in ["03-rbac.yaml", "02-namespace.yaml", "01-resources.yaml"] {
+                // Its policies would bind another operator, too.
+                let files = ["06-hook-approvals.yaml", "05-pod-protection.yaml", "03-rbac.yaml", "02-namespace.yaml", "01-resources.yaml"];
+                for file in files {
                     let path = format!("{}/../deploy/{file}", env!("CARGO_MANIFEST_DIR"));
                     crate::scene::run(cluster.kubectl().args(["delete", "--wait", "-f", &path]), "")?;
                 }

@@ -154,6 +154,18 @@ async fn a_secret_goes_where_it_should_and_nowhere_else(scene: Arc<Scene>) -> Re
     let status = verdict(&scene, "open").await?;
     ensure!(status["phase"] == "Successful", "{status}");
     ensure!(server.last_request().to_lowercase().contains(&format!("x-token: {WORD}")), "{}", server.last_request());
+    // Its annotation says where it may go.
+    scene.kubectl(&["annotate", "secret", "door", "gameplane.dev/hook-hosts=elsewhere.example.com"])?;
+    let asked = server.requests();
+    scene.apply(&hook_run("astray", &metric))?;
+    let status = verdict(&scene, "astray").await?;
+    let said = status["message"].as_str().unwrap_or_default();
+    ensure!(said.contains("the Secret door is not for") && said.contains("gameplane.dev/hook-hosts"), "{said}");
+    ensure!(server.requests() == asked, "it was sent all the same");
+    let hosts = format!("gameplane.dev/hook-hosts=elsewhere.example.com,{}", server.url().trim_start_matches("http://"));
+    scene.kubectl(&["annotate", "secret", "door", &hosts, "--overwrite"])?;
+    scene.apply(&hook_run("meant", &metric))?;
+    ensure!(verdict(&scene, "meant").await?["phase"] == "Successful", "it was not sent where it may go");
     let objects = scene.kubectl(&["get", "hookruns,events", "-o", "yaml"])?;
     let log = std::fs::read_to_string(scene.cluster().folder().join("logs/operator-1.log"))?;
     let metrics = e2e::hook::operator_metrics(&scene).await?;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "what is indexed here is JSON, which answers null")]
 
+mod approvals;
 mod canary;
 mod cleanup;
 mod cli;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
     silence::add(&suite);
     webhook::add(&suite);
     protect::add(&suite);
+    approvals::add(&suite);
     canary::add(&suite);
     hooks::add(&suite);
     hooks_accounts::add(&suite);

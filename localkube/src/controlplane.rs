@@ -163,10 +163,14 @@ pub(crate) async fn within<T>(
 
 /// A client for a kubeconfig file.
 pub(crate) async fn client_from(file: &Path) -> Result<Client> {
+    Client::try_from(config_from(file).await?).asking("cannot make a client")
+}
+
+/// What a kubeconfig says.
+pub(crate) async fn config_from(file: &Path) -> Result<kube::Config> {
     let invalid = |error: kube::config::KubeconfigError| Error::Invalid(format!("{}: {error}", file.display()));
     let read = kube::config::Kubeconfig::read_from(file).map_err(invalid)?;
-    let config = kube::Config::from_custom_kubeconfig(read, &kube::config::KubeConfigOptions::default()).await.map_err(invalid)?;
-    Client::try_from(config).asking("cannot make a client")
+    kube::Config::from_custom_kubeconfig(read, &kube::config::KubeConfigOptions::default()).await.map_err(invalid)
 }
 
 fn component_kubeconfig(run: &RunDir, authority: &Authority, endpoint: Endpoint, name: &str, subject: &Subject<'_>) -> Result<PathBuf> {

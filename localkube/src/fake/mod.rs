@@ -8,20 +8,20 @@ mod play;
 
 use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::Api;
 use kube::api::PostParams;
+use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
 
 use crate::cache::go_architecture;
-use crate::controlplane::{ControlPlane, client_from};
+use crate::controlplane::{ControlPlane, config_from};
 use crate::error::{Asking, Doing, Error, Result};
 use crate::pki::Subject;
 use crate::process::last_line;
@@ -90,6 +90,14 @@ impl Log {
     }
 }
 
+/// Speaks as a node too: what nodes say about pods is theirs to say, and policies know them by this group. A certificate names one group only.
+async fn reporter(kubeconfig: &Path) -> Result<Client> {
+    let mut config = config_from(kubeconfig).await?;
+    config.auth_info.impersonate = Some(USER.to_owned());
+    config.auth_info.impersonate_groups = Some(vec!["system:masters".to_owned(), "system:nodes".to_owned()]);
+    Client::try_from(config).asking("cannot make a client")
+}
+
 /// Creates the nodes `fake-1` to `fake-<count>` and plays every node with the label, these or others.
 pub(crate) async fn start(run: &RunDir, plane: &ControlPlane, count: u32) -> Result<FakeNodes> {
     let kubeconfig = plane.kubeconfig_for(run, USER, &Subject { user: USER, group: Some("system:masters") })?;
@@ -98,7 +106,7 @@ pub(crate) async fn start(run: &RunDir, plane: &ControlPlane, count: u32) -> Res
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().doing(|| "cannot play fake nodes".to_owned())?;
     let fake = FakeNodes::on_a_thread(file, move |stopped| {
         runtime.block_on(async {
-            match client_from(&kubeconfig).await {
+            match reporter(&kubeconfig).await {
                 Ok(client) => tokio::select! {
                     () = play::play(client, log) => {}
                     _ = stopped => {}
