@@ -114,6 +114,8 @@ async fn path(asker: &Asker, errand: &Errand) -> Result<String, NoAnswer> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
