@@ -764,3 +764,17 @@ proptest! {
         prop_assert!(plan.wake.is_none_or(|wake| wake > world.now), "law 8: {:?} is not after {}", plan.wake, world.now);
     }
 }
+
+/// The node has not seen the image of the hot patch, and the next template brings back what runs all the time.
+#[test]
+fn pods_that_were_hot_patched_can_be_updated_in_place() {
+    let mut world = World::new(&json!({ "replicas": 4, "template": template(0), "updateStrategy": { "type": "HotPatchUpdate" } }));
+    happen(&mut world, &Event::Type(UpdateType::HotPatchUpdate));
+    for event in [Event::Work(None), Event::AllReady, Event::Template(1), Event::Work(None)] {
+        happen(&mut world, &event);
+    }
+    happen(&mut world, &Event::Type(UpdateType::InplaceUpdate));
+    happen(&mut world, &Event::Template(2));
+    assert!(world.settle().is_some(), "law 2: no rest");
+    assert_satisfied(&world);
+}

@@ -68,7 +68,8 @@ fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp
     let mut last = BTreeMap::new();
     for container in &pod.containers {
         let changed = difference.images.iter().any(|(name, _)| *name == container.name) || restarts_by_resize(difference, &container.name);
-        let still = before.is_some_and(|state| is_made(state, container) && !state.has_taken_effect(pod, container));
+        let still = before.is_some_and(|state| is_made(state, container) && !state.has_taken_effect(pod, container))
+            || before.is_none() && is_patched_unseen(pod, container);
         let status = match (changed, still) {
             // Another restart than the one that is awaited already.
             (true, true) => LastStatus { image_id: String::new(), restart_count: Some(container.restarts.saturating_add(1)) },
@@ -162,6 +163,11 @@ pub fn start(pod: &PodFacts, revision: &str, difference: &Difference, terms: Ter
 fn images(images: &[(String, String)]) -> Value {
     let containers: Vec<Value> = images.iter().map(|(name, image)| json!({ "name": name, "image": image })).collect();
     if containers.is_empty() { json!({}) } else { json!({ "spec": { "containers": containers } }) }
+}
+
+/// Whether a hot patch gave a container an image that its node does not run, and may never run.
+fn is_patched_unseen(pod: &PodFacts, container: &Container) -> bool {
+    pod.annotations.contains_key(HOTPATCH_STATE_ANNOTATION) && container.running && !container.runs_its_image()
 }
 
 /// Makes the change that waits: these containers now, and the rest of it if they are the last.
