@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject};
+use localkube::Cluster;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -301,10 +302,19 @@ pub async fn verdict(scene: &Scene, name: &str) -> Result<Value> {
 
 /// What the operator's `/metrics` says.
 pub async fn operator_metrics(scene: &Scene) -> Result<String> {
-    let log = std::fs::read_to_string(scene.cluster().folder().join("logs/operator-1.log"))?;
+    ask_operator(scene.cluster(), "/metrics").await
+}
+
+/// What the operator's `/healthz` says.
+pub async fn healthz(cluster: &Cluster) -> Result<String> {
+    ask_operator(cluster, "/healthz").await
+}
+
+async fn ask_operator(cluster: &Cluster, path: &str) -> Result<String> {
+    let log = std::fs::read_to_string(cluster.folder().join("logs/operator-1.log"))?;
     let address = log.lines().filter(|line| line.contains("serving /healthz")).find_map(|line| line.split("address=").nth(1));
     let mut stream = TcpStream::connect(address.context("the operator does not say where it serves")?.trim()).await?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     Ok(answer)

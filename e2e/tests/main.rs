@@ -31,6 +31,7 @@ mod real_disturbed;
 mod refused;
 mod silence;
 mod storm;
+mod strangers;
 mod takeover;
 mod webhook;
 
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
     silence::add(&suite);
     webhook::add(&suite);
     protect::add(&suite);
+    strangers::add(&suite);
     approvals::add(&suite);
     canary::add(&suite);
     hooks::add(&suite);

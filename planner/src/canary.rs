@@ -101,13 +101,15 @@ pub fn stand(rollout: &Rollout) -> Standing {
     let is_same_rollout = memory.revision == rollout.update && is_same(memory.hash.as_deref(), hash.as_deref());
     let goes_on = rollout.is_due && is_same_rollout;
     let mut standing = Standing { memory: memory.clone(), ..Standing::default() };
-    if !goes_on && rollout.paused && !memory.pauses.is_empty() {
+    if !goes_on && rollout.paused && !memory.pauses.is_empty() && !rollout.is_resumed() {
         // The pause was ours and what it was for is gone. Nothing is forgotten before that is written.
         standing.actions.push(rollout.pause(None));
         standing.stop = Some(Hold::PausedByUser);
         return standing;
     }
-    if !goes_on && rollout.paused_for.is_some() {
+    // What says that our pause has ended stays until the status tells of no pause.
+    let is_needed = rollout.is_resumed() && !memory.pauses.is_empty();
+    if !goes_on && rollout.paused_for.is_some() && !is_needed {
         // What an earlier pause was for must not be taken for the reason of a later one. If it is for the step that is remembered, the pause itself is ours too.
         let remembered = memory.hash.as_ref().zip(memory.index).map(|(hash, index)| format!("{}/{hash}/{index}", memory.revision));
         let paused = rollout.paused && remembered.as_deref() != rollout.paused_for;
@@ -126,7 +128,7 @@ pub fn stand(rollout: &Rollout) -> Standing {
         pauses: if goes_on { memory.pauses.clone() } else { Vec::new() },
         hook_run: memory.hook_run.clone().filter(|_| goes_on),
     };
-    if rollout.paused && standing.memory.pauses.is_empty() {
+    if rollout.paused && (standing.memory.pauses.is_empty() || rollout.is_resumed()) {
         standing.stop = Some(Hold::PausedByUser);
     }
     rollout.walk(index, &mut standing);
@@ -144,6 +146,9 @@ fn is_same(remembered: Option<&str>, ours: Option<&str>) -> bool {
     }
 }
 
+/// What stands for the reason of a pause that the operator has ended.
+const RESUMED: &str = "resumed";
+
 /// Hashes of the original never begin so.
 const HASH_MARK: &str = "s";
 
@@ -157,8 +162,13 @@ fn hash(steps: &[Step]) -> String {
 impl Rollout<'_> {
     /// Pauses for a step, or resumes.
     fn pause(&self, step: Option<usize>) -> Action {
-        let mark = step.map(|index| self.mark(index));
-        Action::Pause { paused: step.is_some(), mark, version: self.version.to_owned() }
+        let mark = step.map_or_else(|| RESUMED.to_owned(), |index| self.mark(index));
+        Action::Pause { paused: step.is_some(), mark: Some(mark), version: self.version.to_owned() }
+    }
+
+    /// Whether the operator has ended its own pause. The status may tell of it still, and a pause that is there now is a person's.
+    fn is_resumed(&self) -> bool {
+        self.paused_for == Some(RESUMED)
     }
 
     /// What a pause is for.
@@ -228,7 +238,7 @@ impl Rollout<'_> {
             seconds.map(|seconds| begun.checked_add(seconds).unwrap_or(Timestamp::MAX))
         };
         match begun {
-            Some(_) if !self.paused => return Passed::Yes,
+            Some(_) if !self.paused || self.is_resumed() => return Passed::Yes,
             Some(begun) => {
                 let until = end(begun);
                 if until.is_some_and(|until| until <= self.now) {
