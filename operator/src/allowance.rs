@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a value in memory needs at most besides its text: an entry of a map, a string, a field of a structure.
-const PER_VALUE: usize = 64;
+const PER_VALUE: usize = 32;
 
 /// Bytes of memory, by namespace.
 #[derive(Debug)]

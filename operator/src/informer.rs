@@ -198,6 +198,8 @@ impl<T: Kept> Informer<T> {
                     fresh.insert(object, self.store.allowance());
                 }
             }
+            // Large objects stand close together.
+            limit = (limit * 2).min(PAGE);
             token = page.metadata.r#continue;
             if token.is_empty() {
                 let version = page.metadata.resource_version.parse().unwrap_or_default();

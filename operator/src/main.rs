@@ -60,8 +60,8 @@ struct Cli {
     /// Writes under way at the same time for all objects
     #[arg(long, default_value_t = 64, value_parser = at_least_one, value_name = "N")]
     writes: usize,
-    /// Memory for the objects of one namespace, for example 48Mi: what does not fit is left alone, and its condition says so
-    #[arg(long, default_value = "48Mi", value_parser = parse_memory, value_name = "BYTES")]
+    /// Memory for the objects of one namespace, for example 64Mi: what does not fit is left alone, and its condition says so
+    #[arg(long, default_value = "64Mi", value_parser = parse_memory, value_name = "BYTES")]
     namespace_memory: usize,
     /// Measurements of hooks under way at the same time
     #[arg(long, default_value_t = 512, value_parser = at_least_one, value_name = "N")]

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::allowance::Allowance;
+use crate::fair::Turns;
 
 /// Namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -286,10 +287,14 @@ impl<T: Kept> Store<T> {
         changes
     }
 
-    /// Objects that are cut although their namespace has room for them again, at most so many.
+    /// Objects that are cut although their namespace has room for them again, at most so many, by turns of the namespaces.
     pub(crate) fn to_restore(&self, most: usize) -> Vec<Key> {
-        let has_room = |(key, cut): &(&Key, &Cut)| self.allowance.has_room(&key.namespace, cut.size);
-        self.read(|inner| inner.cut.iter().filter(has_room).take(most).map(|(key, _)| key.clone()).collect())
+        let mut turns = Turns::default();
+        self.read(|inner| {
+            let has_room = |(key, cut): &(&Key, &Cut)| self.allowance.has_room(&key.namespace, cut.size);
+            inner.cut.iter().filter(has_room).for_each(|(key, _)| turns.push(&key.namespace, key.clone()));
+        });
+        std::iter::from_fn(|| turns.pop()).take(most).collect()
     }
 
     /// Puts all of an object in place of what was left of it, if it is the same version: what is newer comes from the watch, in its turn.

@@ -37,7 +37,14 @@ impl Hook {
     }
 
     fn observe(&self, results: &[Measured]) -> Observed {
-        Observed { object: Arc::new(self.run.clone()), flying: BTreeSet::new(), results: results.to_vec(), keep: KEEP, too_large: None }
+        Observed {
+            object: Arc::new(self.run.clone()),
+            flying: BTreeSet::new(),
+            results: results.to_vec(),
+            keep: KEEP,
+            too_large: None,
+            has_no_room: false,
+        }
     }
 
     fn status(&self) -> HookRunStatus {

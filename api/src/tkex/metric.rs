@@ -108,7 +108,7 @@ pub struct Web {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub json_path: Option<String>,
-    /// How long an answer may take; 10 if absent.
+    /// How long an answer may take; 10 if absent, and 60 at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 300))]
     pub timeout_seconds: Option<i32>,
@@ -186,7 +186,7 @@ pub struct Prometheus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub headers: Vec<Header>,
-    /// How long an answer may take; 30 if absent.
+    /// How long an answer may take; 30 if absent, and 60 at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 300))]
     pub timeout_seconds: Option<i32>,
@@ -251,7 +251,7 @@ pub struct Exec {
     /// The command and its arguments. `{{ args.NAME }}` stands for an argument.
     #[schemars(length(min = 1, max = 64), inner(length(max = 4096)))]
     pub command: Vec<String>,
-    /// How long it may take; 10 if absent.
+    /// How long it may take; 10 if absent, and 60 at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 300))]
     pub timeout_seconds: Option<i32>,

@@ -114,7 +114,7 @@ pub(crate) struct Errand {
     metric: Metric,
     arguments: BTreeMap<String, String>,
     /// What its answer takes while it is large.
-    large: OnceLock<large::Place>,
+    large: OnceLock<fair::Place>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -2,24 +2,29 @@
 
 use super::http::NoAnswer;
 
+/// Whether a text is what a label consists of, however long.
+fn is_like_label(text: &str) -> bool {
+    let ends = [text.bytes().next(), text.bytes().next_back()];
+    ends.iter().all(|end| end.is_some_and(is_lower)) && text.bytes().all(|byte| is_lower(byte) || byte == b'-')
+}
+
 fn is_lower(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
 /// Whether a text can be the name of a container, or of a version of an API: an RFC 1123 label.
 pub(crate) fn is_label(text: &str) -> bool {
-    let ends = [text.bytes().next(), text.bytes().next_back()];
-    text.len() <= 63 && ends.iter().all(|end| end.is_some_and(is_lower)) && text.bytes().all(|byte| is_lower(byte) || byte == b'-')
+    text.len() <= 63 && is_like_label(text)
 }
 
 /// Whether a text can be the name of a pod, a Secret or a ServiceAccount, or an API group: an RFC 1123 subdomain.
 pub(crate) fn is_subdomain(text: &str) -> bool {
-    text.len() <= 253 && text.split('.').all(is_label)
+    text.len() <= 253 && text.split('.').all(is_like_label)
 }
 
 /// Whether a text can be the name of any object that is not named more freely than most: it stays one segment of a path.
 pub(crate) fn is_object(text: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b':');
     !text.is_empty() && text.len() <= 253 && text.bytes().all(is_plain) && !text.starts_with('.')
 }
 
@@ -46,13 +51,14 @@ mod tests {
     #[test]
     fn nothing_leads_out_of_its_place_in_a_path() {
         let long = "a".repeat(254);
-        let evil = ["", ".", "..", "a/b", "../secrets/x", "a/../b", "a?b", "a#b", "a%2fb", "a b", "a\nb", "ä", "a:b", ".a", &long];
+        let evil = ["", ".", "..", "a/b", "../secrets/x", "a/../b", "a?b", "a#b", "a%2fb", "a b", "a\nb", "ä", ".a", &long];
         for text in evil {
             assert!(!is_label(text) && !is_subdomain(text) && !is_object(text) && !is_kind(text), "{text:?}");
             assert!(!is_key(text) || !text.contains(['/', '?', '#', '%', ' ', '\n']), "{text:?}");
         }
         assert!(is_label("game") && is_label("v1alpha1") && !is_label("Game") && !is_label("a.b") && !is_label("-a") && !is_label("a-"));
         assert!(is_subdomain("door-x7k2p") && is_subdomain("apps.example.com") && !is_subdomain("a..b") && !is_subdomain("Door"));
+        assert!(is_subdomain(&"a".repeat(200)) && !is_label(&"a".repeat(64)) && is_object("system:node_1"));
         assert!(is_object("Role-1") && is_kind("ConfigMap") && is_key("token_1.txt"));
         let said = checked("args.PodName", "../x", "a pod", is_subdomain).unwrap_err().message;
         assert_eq!(said, "args.PodName is \"../x\", which cannot be the name of a pod");

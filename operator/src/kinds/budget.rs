@@ -11,6 +11,9 @@ use super::OwnerReference;
 use crate::allowance::weight;
 use crate::store::{Index, Kept, Key};
 
+/// A selector may need so many bytes without taking them from its namespace: those that the operator makes are never cut.
+const FREE: usize = 1024;
+
 /// A PodDisruptionBudget.
 #[derive(Debug)]
 pub struct Budget {
@@ -63,7 +66,7 @@ impl Kept for Budget {
                 && spec.unhealthy_pod_eviction_policy.is_none_or(|policy| policy != "AlwaysAllow"),
         };
         let version = meta.resource_version.parse().unwrap_or_default();
-        let size = serde_json::to_string(&facts.selector).map_or(0, |selector| weight(&selector));
+        let size = serde_json::to_string(&facts.selector).map_or(0, |selector| weight(&selector)).saturating_sub(FREE);
         Ok(Self { facts: Arc::new(facts), namespace: meta.namespace, version, size })
     }
 

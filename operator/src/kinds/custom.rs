@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use api::names::{
     INDEX_ON_ANNOTATION, INDEX_RANGE_ANNOTATION, PAUSED_FOR_ANNOTATION, RUN_ATTEMPT_LABEL, RUN_INSTANCE_LABEL, RUN_POD_UID_LABEL,
-    RUN_REVISION_LABEL, RUN_STEP_LABEL, RUN_TARGET_LABEL, RUN_TEMPLATE_LABEL, RUN_TYPE_LABEL,
+    RUN_REVISION_LABEL, RUN_STEP_LABEL, RUN_TARGET_LABEL, RUN_TEMPLATE_LABEL, RUN_TYPE_LABEL, condition,
 };
-use api::template::values;
+use api::template::{LONGEST as LONGEST_TEMPLATE, MOST_VALUES as MOST_TEMPLATE_VALUES, values};
 use api::tkex::{
     GameDeployment, GameDeploymentSpec, GameDeploymentStatus, HookRun, HookRunSpec, HookRunStatus, HookTemplate, HookTemplateSpec,
     HookTemplateStatus,
@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Error as _};
 use serde_json::value::RawValue;
 
-use super::OwnerReference;
+use super::{OwnerReference, is_short};
 use crate::allowance::weight;
 use crate::queue::Queue;
 use crate::store::{Change, Index, Kept, Key};
@@ -98,6 +98,7 @@ impl OurKind for HookRun {
     fn shorten_status(&mut self) {
         if let Some(status) = &mut self.status {
             status.metric_results = Vec::new();
+            status.message = None;
             status.conditions = some_of(std::mem::take(&mut status.conditions));
         }
     }
@@ -127,15 +128,30 @@ impl OurKind for HookTemplate {
     }
 }
 
-/// Conditions of an object that is cut.
-const MOST_CONDITIONS: usize = 16;
+/// Conditions that the operator writes. Of an object that is cut the others are not known.
+const OWN_CONDITIONS: [&str; 7] = [
+    condition::PROGRESSING,
+    condition::AVAILABLE,
+    condition::PAUSED,
+    condition::DEGRADED,
+    condition::PROTECTED,
+    condition::COMPLETE,
+    condition::ACCEPTED,
+];
+/// The longest message and reason that are kept of them.
+const LONGEST_MESSAGE: usize = 1024;
+/// What every object needs, however little it says.
+const PER_OBJECT: usize = 1024;
+/// The longest annotation that is read.
+const LONGEST_ANNOTATION: usize = 1024;
 /// An object with a longer status is not served: what it was told is not known.
 const LONGEST_STATUS: usize = 1024 * 1024;
 /// The most finalizers and owners that are kept.
 const MOST_NAMED: usize = 64;
 
 fn some_of(mut conditions: Vec<Condition>) -> Vec<Condition> {
-    conditions.truncate(MOST_CONDITIONS);
+    let is_short = |one: &Condition| one.message.len() <= LONGEST_MESSAGE && one.reason.len() <= LONGEST_MESSAGE;
+    conditions.retain(|one| OWN_CONDITIONS.contains(&one.type_.as_str()) && is_short(one));
     conditions
 }
 
@@ -146,6 +162,8 @@ pub struct Custom<K> {
     pub object: Arc<K>,
     /// Why its spec is not kept.
     pub too_large: Option<String>,
+    /// Whether it is not kept because its namespace has no room now.
+    pub has_no_room: bool,
     version: u64,
     size: usize,
 }
@@ -199,13 +217,18 @@ const ANNOTATIONS: [&str; 3] = [INDEX_ON_ANNOTATION, INDEX_RANGE_ANNOTATION, PAU
 
 fn only(texts: Option<BTreeMap<String, String>>, read: &[&str]) -> Option<BTreeMap<String, String>> {
     let mut texts = texts?;
-    texts.retain(|key, _| read.contains(&key.as_str()));
+    texts.retain(|key, value| read.contains(&key.as_str()) && value.len() <= LONGEST_ANNOTATION);
     Some(texts)
 }
 
 impl From<Meta> for ObjectMeta {
     fn from(meta: Meta) -> Self {
-        let controller = |owners: &Vec<Owned>| owners.iter().find(|owner| owner.controller == Some(true)).or(owners.first()).cloned();
+        let controller = |owners: &Vec<Owned>| {
+            let owner = owners.iter().find(|owner| owner.controller == Some(true)).or(owners.first())?;
+            // One that is too long for any object is nobody's, but it is there.
+            let is_short = is_short(&owner.api_version, &owner.kind, &owner.name, &owner.uid);
+            Some(if is_short { owner.clone() } else { Owned::default() })
+        };
         Self {
             name: Some(meta.name),
             namespace: Some(meta.namespace),
@@ -240,9 +263,10 @@ impl<'a> SpecText<'a> {
         Ok(Self { text, template: template.map_or("", RawValue::get) })
     }
 
-    /// What it needs in memory: a template is kept as text.
+    /// What it needs in memory: a template is kept as text, unless it is too large.
     fn size(&self) -> usize {
-        weight(self.text).saturating_sub(weight(self.template)).saturating_add(self.template.len().min(api::template::LONGEST))
+        let is_kept = self.template.len() <= LONGEST_TEMPLATE && values(self.template) <= MOST_TEMPLATE_VALUES;
+        weight(self.text).saturating_sub(weight(self.template)).saturating_add(if is_kept { self.template.len() } else { 0 })
     }
 
     /// Why it is not read.
@@ -279,8 +303,8 @@ impl<K: OurKind> Kept for Custom<K> {
         if too_large.is_some() {
             object.shorten_status();
         }
-        let size = if too_large.is_some() { 0 } else { spec.size().saturating_add(weight(status)) };
-        Ok(Self { object: Arc::new(object), too_large, version, size })
+        let size = if too_large.is_some() { 0 } else { PER_OBJECT + spec.size().saturating_add(weight(status)) };
+        Ok(Self { object: Arc::new(object), too_large, has_no_room: false, version, size })
     }
 
     fn key(&self) -> Key {
@@ -316,6 +340,7 @@ impl<K: OurKind> Kept for Custom<K> {
             object.shorten_status();
         }
         self.size = 0;
+        self.has_no_room = true;
         self.too_large = Some(why);
     }
 }

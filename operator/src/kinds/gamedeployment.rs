@@ -509,16 +509,20 @@ mod tests {
 
     #[test]
     fn a_spec_that_is_too_large_is_not_kept() {
-        let object = |steps: usize| {
+        let object_with = |steps: usize, junk: usize| {
             let spec = json!({
-                "selector": {}, "template": { "junk": "x".repeat(1000) },
+                "selector": {}, "template": { "junk": "x".repeat(junk) },
                 "scaleStrategy": { "podsToDelete": (0..steps).map(|number| format!("game-{number}")).collect::<Vec<_>>() },
             });
             let metadata = json!({ "name": "game", "uid": "u", "resourceVersion": "1", "managedFields": [{ "fieldsV1": {} }] });
             Entry::decode(&json!({ "metadata": metadata, "spec": spec }).to_string()).unwrap()
         };
+        let object = |steps: usize| object_with(steps, 1000);
         let small = object(10);
         assert!(small.too_large.is_none() && small.size() > 1_000 && small.size() < 4_000, "{}", small.size());
+        let long = object_with(10, 1 << 20);
+        assert!(long.too_large.is_none() && long.object.spec.template.too_large().is_some());
+        assert!(long.size() < 4_000, "a template that is not kept needs nothing: {}", long.size());
         let large = object(25_000);
         assert_eq!((large.size(), large.object.spec.scale_strategy.is_none()), (0, true));
         let why = large.too_large.unwrap();

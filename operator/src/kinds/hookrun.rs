@@ -40,7 +40,7 @@ impl HookRuns {
             results.filter(|result| result.name == metric).map(|result| result.count.saturating_add(result.error)).sum::<i32>()
         };
         let (flying, results) = self.hooks.of(&uid, |result| result.number >= measured(&result.metric));
-        Some(Observed { object, flying, results, keep: self.keep, too_large: entry.too_large.clone() })
+        Some(Observed { object, flying, results, keep: self.keep, too_large: entry.too_large.clone(), has_no_room: entry.has_no_room })
     }
 }
 

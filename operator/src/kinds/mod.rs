@@ -33,7 +33,13 @@ pub struct OwnerReference {
 impl OwnerReference {
     /// The controller among owners.
     fn controller(owners: Vec<Self>) -> Option<Self> {
-        owners.into_iter().find(|owner| owner.controller)
+        let mut controller = owners.into_iter().find(|owner| owner.controller)?;
+        if !is_short(&controller.api_version, &controller.kind, &controller.name, &controller.uid) {
+            // Too long for any object: nobody's, and not an orphan either.
+            controller =
+                Self { api_version: String::new(), kind: String::new(), name: String::new(), uid: String::new(), controller: true };
+        }
+        Some(controller)
     }
 
     /// Whether the owner is of one of our kinds.
@@ -47,6 +53,11 @@ impl OwnerReference {
         let key = Key { namespace: namespace.to_owned(), name: self.name.clone() };
         OwnerKey { kind: self.kind.clone(), key, uid: self.uid.clone() }
     }
+}
+
+/// Whether an owner reference is no longer than those of objects that exist: the API server does not look.
+fn is_short(api_version: &str, kind: &str, name: &str, uid: &str) -> bool {
+    api_version.len() <= 317 && kind.len() <= 63 && name.len() <= 253 && uid.len() <= 128
 }
 
 /// What an object in this namespace is found by: its controller, or that it has none.

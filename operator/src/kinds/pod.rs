@@ -175,7 +175,7 @@ impl From<Wire> for Pod {
         let update = state.iter().chain(&pending).map(|text| weight(text)).reduce(usize::saturating_add);
         let facts = PodFacts {
             ready_since,
-            trouble: if ready_since.is_some() { resizing.and_then(resize_trouble) } else { trouble(&status) },
+            trouble: if ready_since.is_some() { resizing.and_then(resize_trouble) } else { trouble(&status) }.map(word),
             phase: phase(&status.phase),
             restarts: status.container_statuses.iter().map(|container| container.restart_count).max().unwrap_or_default(),
             name: meta.name,
@@ -211,6 +211,18 @@ fn size(facts: &PodFacts) -> usize {
     };
     weight_of(&facts.labels) + weight_of(&facts.annotations) + facts.containers.iter().map(of).sum::<usize>()
 }
+
+/// As much of Kubernetes' word for a trouble as any of its words has.
+fn word(mut trouble: String) -> String {
+    if let Some((end, _)) = trouble.char_indices().nth(LONGEST_WORD) {
+        trouble.truncate(end);
+        trouble.shrink_to_fit();
+    }
+    trouble
+}
+
+/// The longest word, in characters.
+const LONGEST_WORD: usize = 128;
 
 /// A pod's spec as it is.
 #[derive(Deserialize)]

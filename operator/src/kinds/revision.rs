@@ -6,10 +6,14 @@ use std::sync::Arc;
 use api::template::PodTemplate;
 use planner::revision::RevisionFacts;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::OwnerReference;
 use crate::allowance::weight_of;
 use crate::store::{Index, Kept, Key};
+
+/// What every revision needs, however short it is.
+const PER_REVISION: usize = 1024;
 
 /// A ControllerRevision that we own or that nobody owns.
 #[derive(Debug)]
@@ -28,10 +32,10 @@ pub struct Revision {
 }
 
 #[derive(Deserialize)]
-struct Wire {
+struct Wire<'a> {
     metadata: Meta,
-    #[serde(default)]
-    data: Data,
+    #[serde(borrow, default)]
+    data: Option<&'a RawValue>,
     #[serde(default)]
     revision: i64,
 }
@@ -71,6 +75,8 @@ impl Kept for Revision {
     fn decode(json: &str) -> Result<Self, serde_json::Error> {
         let Wire { metadata: meta, data, revision } = serde_json::from_str(json)?;
         let controller = OwnerReference::controller(meta.owner_references);
+        // Other controllers store other things.
+        let data: Data = data.and_then(|data| serde_json::from_str(data.get()).ok()).unwrap_or_default();
         let facts = RevisionFacts {
             name: meta.name,
             uid: meta.uid,
@@ -80,7 +86,7 @@ impl Kept for Revision {
             deleting: meta.deletion_timestamp.is_some(),
         };
         let version = meta.resource_version.parse().unwrap_or_default();
-        let size = facts.template.text().len().saturating_add(weight_of(&meta.labels));
+        let size = PER_REVISION + facts.template.text().len().saturating_add(weight_of(&meta.labels));
         let (facts, namespace) = (Arc::new(facts), meta.namespace);
         Ok(Self { facts, controller, labels: meta.labels, too_large: None, namespace, version, size })
     }

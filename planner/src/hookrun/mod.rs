@@ -57,6 +57,9 @@ pub struct Observed {
     /// Why what it asks is not known.
     #[serde(default)]
     pub too_large: Option<String>,
+    /// Whether it may be known later.
+    #[serde(default)]
+    pub has_no_room: bool,
 }
 
 /// A measurement that has ended.
@@ -111,6 +114,11 @@ pub fn decide(seen: &Observed, now: Timestamp) -> Plan<HookRunStatus> {
     }
     if status.phase.is_some_and(Phase::is_final) {
         return collect(seen, status, now);
+    }
+    if let Some(why) = seen.too_large.as_ref().filter(|_| seen.has_no_room) {
+        let waits = Verdict::no(reason::TOO_LARGE, why.clone());
+        condition::set(&mut status.conditions, types::COMPLETE, waits, run.metadata.generation, now);
+        return Plan::only(status);
     }
     if let Some(why) = &seen.too_large {
         finish(&mut status, Phase::Error, Some(why.clone()), run.metadata.generation, now);
