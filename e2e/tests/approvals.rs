@@ -147,8 +147,6 @@ async fn a_protected_pod_is_what_its_node_says(scene: Arc<Scene>) -> Result<()> 
         refused(&["label", "pod", &name, &format!("{label}=other"), "--overwrite"], "other labels can be changed")?;
         refused(&["label", "pod", &name, &format!("{label}-")], "other labels can be changed")?;
     }
-    let more = r#"{"spec":{"containers":[{"name":"game","resources":{"requests":{"cpu":"20m"}}}]}}"#;
-    refused(&["patch", "pod", &name, "--subresource=resize", "-p", more], "change them in the template of GameDeployment door")?;
     for status in [r#"{"status":{"phase":"Failed"}}"#, r#"{"status":{"containerStatuses":null}}"#] {
         refused(&["patch", "pod", &name, "--subresource=status", "--type=merge", "-p", status], "its node's to say")?;
     }

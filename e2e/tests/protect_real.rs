@@ -42,6 +42,10 @@ async fn a_session_outlives_delete_drain_and_the_end_of_its_workload(scene: Arc<
     let victim = game.pods().await?.pop().context("no pod")?;
     let said = refusal(&scene, &["delete", "pod", &victim.name_any(), "--wait=false"])?;
     ensure!(said.contains("it is protected by GameDeployment protected"), "{said}");
+    // Whatever it asks for: a pod without requests cannot be given any.
+    let more = r#"{"spec":{"containers":[{"name":"game"}]}}"#;
+    let said = refusal(&scene, &["patch", "pod", &victim.name_any(), "--subresource=resize", "-p", more])?;
+    ensure!(said.contains("change them in the template of GameDeployment protected"), "{said}");
     ensure!(is_untouched(&victim)?, "the session noticed kubectl delete");
 
     let drained = drain(&scene, &game, &victim, &mut players).await;

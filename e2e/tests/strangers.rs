@@ -10,7 +10,7 @@ use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{DynamicObject, ListParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use localkube::{Cluster, OperatorOptions, Operators};
 use serde_json::{Value, json};
@@ -230,27 +230,32 @@ async fn a_junk_template_is_told_with_its_size(suite: Arc<Suite>) -> Result<()> 
     stage.is_unharmed().await
 }
 
+/// How many objects of a megabyte: a thousand with SOAK=1. The API server needs several times their size, the operator hardly anything for one more.
+fn large_objects() -> usize {
+    if std::env::var_os("SOAK").is_some() { 1000 } else { 150 }
+}
+
 async fn a_thousand_large_objects_harm_nobody(suite: Arc<Suite>) -> Result<()> {
+    const MANY: usize = 200;
     let stage = Stage::set(&suite).await?;
-    let large = |number: usize| {
-        let mut whole = with_junk(&format!("large-{number}"), json!("x".repeat(1 << 20)));
+    let of = |name: String, size: usize| {
+        let mut whole = with_junk(&name, json!("x".repeat(size)));
         whole["spec"]["replicas"] = json!(0);
         whole
     };
-    stage.attack("GameDeployment", (0..1000).map(large)).await?;
+    stage.attack("GameDeployment", (0..large_objects()).map(|number| of(format!("large-{number}"), 1 << 20))).await?;
     // These are within the limit of one object, and together beyond what a namespace may have.
-    let many = |number: usize| {
-        let mut whole = with_junk(&format!("many-{number:03}"), json!("x".repeat(500 << 10)));
-        whole["spec"]["replicas"] = json!(0);
-        whole
-    };
-    stage.attack("GameDeployment", (0..200).map(many)).await?;
-    let last = told(&stage.evil, "GameDeployment", "many-199", "TooLarge").await?;
-    ensure!(last.contains("the objects of namespace evil need more than the 48 MiB"), "{last}");
+    stage.attack("GameDeployment", (0..MANY).map(|number| of(format!("many-{number}"), 500 << 10))).await?;
+    stage.attack("GameDeployment", std::iter::once(of("last".to_owned(), 500 << 10))).await?;
+    let last = told(&stage.evil, "GameDeployment", "last", "TooLarge").await?;
+    ensure!(last.contains("the objects of namespace evil need more than the 64 MiB"), "{last}");
     stage.is_unharmed().await?;
     // When there is room it is read again.
-    stage.evil.kubectl(&["delete", "gamedeployment", "--all", "--wait=false", "--field-selector=metadata.name!=many-199"])?;
-    Game::named(&stage.evil, "many-199").until_rest("Complete").await.map(drop)
+    let all = api(&stage.evil, "GameDeployment");
+    for number in 0..MANY {
+        all.delete(&format!("many-{number}"), &DeleteParams::default()).await?;
+    }
+    Game::named(&stage.evil, "last").until_rest("Complete").await.map(drop)
 }
 
 async fn fat_pods_harm_nobody(suite: Arc<Suite>) -> Result<()> {
@@ -288,14 +293,10 @@ async fn large_hookruns_harm_nobody(suite: Arc<Suite>) -> Result<()> {
     };
     let run = |name: String, size: usize| json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": name }, "spec": { "metrics": large(size) } });
     stage.attack("HookRun", (0..400).map(|number| run(format!("large-{number:03}"), 16_000))).await?;
-    let all = api(&stage.evil, "HookRun");
-    let refused = || async {
-        let all = all.list(&ListParams::default()).await?;
-        let words =
-            |run: &DynamicObject| run.data["status"]["message"].as_str().unwrap_or_default().contains("namespace evil need more than");
-        anyhow::Ok(all.items.iter().filter(|run| words(run)).count())
-    };
-    ensure!(refused().await? > 100, "only {} of 400 are told that there is no room", refused().await?);
+    let last = run("last".to_owned(), 16_000);
+    stage.attack("HookRun", std::iter::once(last)).await?;
+    let why = told(&stage.evil, "HookRun", "last", "TooLarge").await?;
+    ensure!(why.contains("the objects of namespace evil need more than"), "{why}");
     stage.is_unharmed().await
 }
 
@@ -317,14 +318,14 @@ async fn expressions_and_answers_harm_nobody(suite: Arc<Suite>) -> Result<()> {
         }
     };
     stage.attack("HookRun", (0..200).map(|number| hook_run(&format!("run-{number}"), &metric(number)))).await?;
-    let huge = (0..30).map(|_| "result matches '(\\\\w{99}){9}'").collect::<Vec<_>>().join(" or ");
+    let huge = (0..10).map(|_| "result matches '(\\\\w{99}){9}'").collect::<Vec<_>>().join(" or ");
     let template = |number: usize| {
-        let metric = json!({ "name": "a", "provider": { "web": { "url": "http://192.0.2.1/" } }, "successCondition": huge.get(..1000) });
-        json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate", "metadata": { "name": format!("t-{number}") }, "spec": { "metrics": [metric] } })
+        let metric = |name: &str| json!({ "name": name, "provider": { "web": { "url": "http://192.0.2.1/" } }, "successCondition": huge });
+        json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate", "metadata": { "name": format!("t-{number}") }, "spec": { "metrics": [metric("a"), metric("b"), metric("c")] } })
     };
     stage.attack("HookTemplate", (0..100).map(template)).await?;
     let why = told(&stage.evil, "HookTemplate", "t-99", "InvalidSpec").await?;
-    ensure!(why.contains("the pattern is too large") || why.contains("patterns"), "{why}");
+    ensure!(why.contains("the pattern is too large"), "{why}");
     stage.is_unharmed().await?;
     let runs = api(&stage.evil, "HookRun");
     for number in 0..200 {
