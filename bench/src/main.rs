@@ -5,6 +5,7 @@ mod gates;
 mod hooks;
 mod inplace;
 mod kruise;
+mod neighbours;
 mod pods;
 mod process;
 mod raw;
@@ -83,6 +84,10 @@ async fn main() -> Result<()> {
         let gates = gates::table(&cluster).await?;
         gates.iter().for_each(|line| println!("{line}"));
         report.part("Pods that wait", &gates)?;
+        println!();
+        let neighbours = neighbours::table(&cluster).await?;
+        neighbours.iter().for_each(|line| println!("{line}"));
+        report.part("Hostile neighbours", &neighbours)?;
         println!();
     }
     if cli.hooks_only {

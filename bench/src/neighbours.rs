@@ -1,0 +1,123 @@
+//! What hostile neighbours cost: the rollout of a small workload alone, and beside a namespace full of objects that mean harm and a flood of changes.
+
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use localkube::{Cluster, OperatorOptions};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::process::peak_memory;
+use crate::{hooks, pods};
+
+const VICTIM: &str = "victim";
+const EVIL: &str = "evil";
+/// Pods of the victim.
+const PODS: usize = 20;
+/// Rollouts, of which the middle one counts.
+const ROUNDS: usize = 5;
+/// Workloads of the neighbour whose pods are refused, and its hooks that hang.
+const HOSTILE: usize = 300;
+/// The neighbour changes one of them so often.
+const FLOOD: Duration = Duration::from_millis(20);
+
+/// One row.
+pub(crate) async fn table(cluster: &Cluster) -> Result<Vec<String>> {
+    // Everything is on this machine, which is refused otherwise.
+    let options = OperatorOptions { args: vec!["--hook-allow-cidr=127.0.0.0/8".into()], ..OperatorOptions::default() };
+    let operators = cluster.start_operators(&options).await?;
+    let pid: u32 = std::fs::read_to_string(cluster.folder().join("operator-1.pid"))?.trim().parse()?;
+    for name in [VICTIM, EVIL] {
+        pods::namespace(&cluster.client(), name).await?;
+    }
+    let games = hooks::ours(&cluster.client(), VICTIM, "GameDeployment", "gamedeployments");
+    let api: Api<Pod> = Api::namespaced(cluster.client(), VICTIM);
+    games.create(&PostParams::default(), &serde_json::from_value(game("game", PODS, &json!({})))?).await?;
+    pods::until_ready(&api, "game:0", PODS, Instant::now()).await?;
+    let mut number = 0;
+    let alone = rollouts(&games, &api, &mut number).await?;
+    let hanging = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    harm(cluster, &format!("http://{}/", hanging.local_addr()?)).await?;
+    let flood = tokio::spawn(flood(cluster.client()));
+    let beside = rollouts(&games, &api, &mut number).await?;
+    flood.abort();
+    let peak = peak_memory(pid)? / (1024 * 1024);
+    operators.stop().await;
+    for name in [VICTIM, EVIL] {
+        pods::remove_namespace(&cluster.client(), name).await?;
+    }
+    let (alone, beside) = (alone.as_secs_f64(), beside.as_secs_f64());
+    let row = format!("| {PODS} | {alone:.2} s | {beside:.2} s | {:.2} | {peak} |", beside / alone);
+    let head = "| pods updated in place | alone | beside a hostile namespace | ratio | peak MiB |";
+    Ok(vec![head.to_owned(), "|---|---|---|---|---|".to_owned(), row])
+}
+
+fn game(name: &str, replicas: usize, junk: &Value) -> Value {
+    json!({
+        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "metadata": { "name": name },
+        "spec": {
+            "replicas": replicas, "selector": { "matchLabels": { "app": name } }, "updateStrategy": { "type": "InplaceUpdate" },
+            "template": {
+                "metadata": { "labels": { "app": name } },
+                "spec": { "terminationGracePeriodSeconds": 1, "containers": [{ "name": "game", "image": "game:0" }], "junk": junk },
+            },
+        },
+    })
+}
+
+/// How long a rollout takes: the middle one of some.
+async fn rollouts(games: &Api<kube::api::DynamicObject>, api: &Api<Pod>, number: &mut usize) -> Result<Duration> {
+    let mut took = Vec::new();
+    for _ in 0..ROUNDS {
+        *number += 1;
+        let image = format!("game:{number}");
+        let template = json!({ "spec": { "containers": [{ "name": "game", "image": image }] } });
+        let started = Instant::now();
+        games.patch("game", &PatchParams::default(), &Patch::Merge(json!({ "spec": { "template": template } }))).await?;
+        took.push(pods::until_ready(api, &image, PODS, started).await?.ready);
+    }
+    crate::median(took, |took| *took)
+}
+
+/// Fills the neighbour's namespace: workloads whose pods a quota refuses, templates that are large or full of junk, and hooks that hang.
+async fn harm(cluster: &Cluster, hanging: &str) -> Result<()> {
+    let client = cluster.client();
+    let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), EVIL);
+    let quota = json!({ "metadata": { "name": "none" }, "spec": { "hard": { "pods": "0" } } });
+    quotas.create(&PostParams::default(), &serde_json::from_value(quota)?).await?;
+    let games = hooks::ours(&client, EVIL, "GameDeployment", "gamedeployments");
+    let runs = hooks::ours(&client, EVIL, "HookRun", "hookruns");
+    for number in 0..HOSTILE {
+        let junk = match number % 30 {
+            0 => json!("x".repeat(600 << 10)),
+            1 => json!((0..60_000).map(|_| json!({ "a": 0 })).collect::<Vec<_>>()),
+            _ => json!({}),
+        };
+        games.create(&PostParams::default(), &serde_json::from_value(game(&format!("hostile-{number}"), 10, &junk))?).await?;
+        let metric =
+            json!({ "name": "hangs", "consecutiveErrorLimit": 100, "provider": { "web": { "url": hanging, "timeoutSeconds": 60 } } });
+        let run = json!({
+            "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": format!("hangs-{number}") }, "spec": { "metrics": [metric] },
+        });
+        runs.create(&PostParams::default(), &serde_json::from_value(run)?).await?;
+    }
+    Ok(())
+}
+
+/// Changes one workload of the neighbour after another. Ends by being aborted.
+async fn flood(client: kube::Client) {
+    let games = hooks::ours(&client, EVIL, "GameDeployment", "gamedeployments");
+    let mut ticks = tokio::time::interval(FLOOD);
+    for number in 0_usize.. {
+        ticks.tick().await;
+        // The small ones: what is measured is the operator, not how the API server copies megabytes.
+        let name = format!("hostile-{}", 2 + number % 28);
+        let change = Patch::Merge(json!({ "spec": { "replicas": 10 + number % 7 } }));
+        // A change that comes to nothing harms nobody.
+        let _ = games.patch(&name, &PatchParams::default(), &change).await;
+    }
+}
