@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::hook::{HookServer, Manner, NameServer, hook_run, verdict};
-use e2e::{Place, Scene, Suite};
+use e2e::{Place, Scene, Suite, merge};
 use localkube::OperatorOptions;
 use serde_json::json;
 
@@ -64,9 +64,7 @@ async fn a_hostile_server_harms_nobody(scene: Arc<Scene>) -> Result<()> {
     for (name, manner, extra, words) in cases {
         let server = HookServer::start(manner).await?;
         let mut web = json!({ "url": server.url() });
-        if let (Some(web), Some(extra)) = (web.as_object_mut(), extra.as_object()) {
-            web.extend(extra.clone());
-        }
+        merge(&mut web, &extra);
         scene.apply(&hook_run(name, &impatient(web)))?;
         servers.push((name, server, words));
     }

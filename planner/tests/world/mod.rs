@@ -312,6 +312,11 @@ impl World {
             let wanted = template["spec"]["containers"].as_array();
             wanted.is_some_and(|wanted| wanted.iter().zip(&pod.containers).all(|(one, other)| one["image"] == other.image.as_str()))
         };
+        // It is on that revision already, and nothing of it restarts.
+        let is_there = |body: &Value| body.get("spec").is_none() && target.is_some() && pod.revision() == target;
+        if matches!(action, Action::PatchPod(PodPatch { why: PatchReason::InPlace, body, .. }) if is_there(body)) {
+            return true;
+        }
         if pod.phase != Phase::Running || pod.is_crash_looping() || self.is_lost(pod) || announced && target.is_some_and(runs_target) {
             return true;
         }
