@@ -453,4 +453,27 @@ mod tests {
         assert!(asked[0].contains("sendInitialEvents=true") && asked[1].ends_with("&resourceVersion=6"), "{asked:?}");
         assert_eq!(store.len(), 2);
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_that_is_too_large_is_asked_for_again_by_halves() {
+        let page = |name: &str, note: usize, token: &str| {
+            let metadata = serde_json::json!({
+                "name": name, "namespace": "play", "uid": name, "resourceVersion": "4", "creationTimestamp": "2026-11-15T10:00:00Z",
+                "annotations": { "note": "x".repeat(note) },
+            });
+            serde_json::json!({ "metadata": { "resourceVersion": "7", "continue": token }, "items": [{ "metadata": metadata }] })
+                .to_string()
+        };
+        let answers = vec![page("a", LARGEST_PAGE, ""), page("a", LARGEST_PAGE, ""), page("a", 10, "more"), page("b", 10, "")];
+        let script: Script = Arc::new(Mutex::new((Vec::new(), answers)));
+        let router = Router::new().fallback(answer).with_state(Arc::clone(&script));
+        let (metrics, store): (Arc<Metrics>, Arc<Store<Pod>>) = (Arc::default(), Arc::default());
+        let server = Server::new(kube::Client::new(router, "play"), Arc::clone(&metrics));
+        let task = tokio::spawn(Informer::new(server, Arc::clone(&store), metrics, false, |_| {}).run());
+        tokio::time::timeout(Duration::from_secs(60), store.listed()).await.unwrap();
+        task.abort();
+        let asked = script.lock().unwrap().0.clone();
+        assert_eq!(asked.get(..4).unwrap(), ["limit=500", "limit=250", "limit=125", "limit=250&continue=more"]);
+        assert_eq!((store.len(), store.progress()), (2, 7));
+    }
 }
