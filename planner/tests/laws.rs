@@ -807,3 +807,27 @@ fn a_person_who_pauses_right_after_the_operator_resumed_stays_paused() {
         }
     }
 }
+
+/// Half of a change is made when the template changes, and again before the rest is: what has not changed yet is not forgotten.
+#[test]
+fn a_pod_that_has_half_of_a_change_gets_the_rest_when_the_template_comes_back() {
+    for templates in [vec![1, 2, 1], vec![1, 2, 3, 2], vec![1, 3, 2, 3, 1]] {
+        let strategy = json!({ "type": "InplaceUpdate", "inPlaceUpdateStrategy": { "policy": "OrderedReady" } });
+        let mut world = World::new(&json!({ "replicas": 1, "template": template(0), "updateStrategy": strategy }));
+        for event in [Event::Work(None), Event::AllReady, Event::Work(None)] {
+            happen(&mut world, &event);
+        }
+        for number in templates {
+            happen(&mut world, &Event::Template(number));
+            (0..2).for_each(|_| happen(&mut world, &Event::Work(None)));
+        }
+        let wanted = world.game.spec.template.value();
+        assert!(world.settle().is_some(), "law 2: no rest");
+        assert_satisfied(&world);
+        for (container, wanted) in
+            world.pods.values().flat_map(|pod| pod.containers.iter().zip(wanted["spec"]["containers"].as_array().unwrap()))
+        {
+            assert_eq!(wanted["image"], container.image.as_str(), "{}", container.name);
+        }
+    }
+}

@@ -91,11 +91,14 @@ fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp
     }
 }
 
-/// The revision that a pod leaves. One whose change was announced and not begun has not left the one before.
+/// The revision that a pod leaves. One whose change was announced and not begun has not left the one before; one that has a part of a change follows none.
 fn left(pod: &PodFacts) -> String {
-    let before = pod.update.as_deref().filter(|update| update.is_only_announced(pod)).and_then(|update| update.state.as_ref());
-    let before = before.map(|state| state.last_revision.as_str()).filter(|revision| !revision.is_empty());
-    before.or_else(|| pod.revision()).unwrap_or_default().to_owned()
+    let label = || pod.revision().unwrap_or_default().to_owned();
+    let Some(update) = pod.update.as_deref().filter(|update| update.pending.is_some()) else { return label() };
+    if !update.is_only_announced(pod) {
+        return String::new();
+    }
+    update.state.as_ref().map_or_else(label, |state| state.last_revision.clone())
 }
 
 fn restarts_by_resize(difference: &Difference, name: &str) -> bool {
