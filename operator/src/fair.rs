@@ -1,4 +1,4 @@
-//! Places that are handed out round-robin by namespace: whoever wants many waits behind whoever wants one.
+//! Places that are handed out round-robin by namespace: a namespace that wants many does not hold up one that wants a single place.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ pub struct Places {
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     total: usize,
-    /// So many go to whoever wants them; the others only to namespaces below their share.
+    /// So many go to any namespace; the others only to namespaces below their share.
     open: usize,
     share: usize,
     per_namespace: usize,
@@ -26,7 +26,7 @@ struct Limits {
 struct State {
     used: usize,
     namespaces: HashMap<String, Namespace>,
-    /// Namespaces in which somebody waits, the next one first.
+    /// Namespaces with waiting callers, the next one first.
     turns: VecDeque<String>,
 }
 
@@ -47,7 +47,7 @@ pub struct Place {
 const SHARES: usize = 16;
 
 impl Places {
-    /// So many places; one namespace may have all of them that nobody else wants.
+    /// So many places; one namespace may have all that no other namespace wants.
     #[must_use]
     pub fn new(total: usize) -> Arc<Self> {
         Self::with(Limits { total, open: total, share: total, per_namespace: total })
@@ -90,7 +90,7 @@ impl Places {
     /// A place, if there is one now.
     pub fn try_take(self: &Arc<Self>, namespace: &str) -> Option<Place> {
         let mut state = self.state();
-        // Whoever waits although there is a place may not have it.
+        // Callers that wait although there is a place are beyond their share.
         let may = self.may(&state, namespace);
         may.then(|| self.occupy(&mut state, namespace))
     }
@@ -120,7 +120,7 @@ impl Places {
             let next = state.namespaces.get_mut(&namespace).and_then(|one| one.waiting.pop_front());
             if let Some(next) = next {
                 let place = self.occupy(state, &namespace);
-                // Whoever has given up waiting leaves the place to the next one.
+                // A caller that has given up waiting leaves the place to the next one.
                 if let Err(place) = next.send(place) {
                     self.vacate(state, &place.given_back());
                 } else {

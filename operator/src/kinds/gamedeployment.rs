@@ -52,11 +52,14 @@ pub struct GameDeployments {
     pub lowers_memory: Arc<AtomicBool>,
     /// Which nodes are silent.
     silent: Arc<Mutex<Silent>>,
-    /// Names of pods that are gone, by the uid of their owner.
-    gone: Arc<Mutex<HashMap<String, VecDeque<String>>>>,
+    /// Names of pods that are gone, by the namespace and the uid of their owner.
+    gone: Arc<Mutex<Gone>>,
     /// PodDisruptionBudgets.
     pub budgets: Arc<Store<Budget>>,
 }
+
+/// Names of pods, by the namespace and the uid of their owner.
+type Gone = HashMap<String, HashMap<String, VecDeque<String>>>;
 
 /// Nodes that do not answer, as far as this operator knows.
 #[derive(Debug)]
@@ -74,8 +77,8 @@ const LOWERS_MEMORY: u32 = 34;
 
 /// The most names of pods of one owner that are kept after they are gone. A scheduler that has missed the end of a pod may take another one with its name for it.
 const MOST_GONE: usize = 1_000;
-/// The most owners of which they are kept.
-const MOST_OWNERS: usize = 1_000;
+/// The most owners in one namespace of which they are kept.
+const MOST_OWNERS: usize = 200;
 
 impl GameDeployments {
     /// Empty caches. HookTemplates are kept up to date by their own controller.
@@ -153,7 +156,8 @@ impl GameDeployments {
         let budgets = if protects(&object) { neighbours() } else { Vec::new() };
         let budgets = budgets.iter().map(|budget| Arc::clone(&budget.facts)).collect();
         // Read after the pods: a pod that is gone from there is remembered here.
-        let gone = self.gone().get(&uid).map(|names| names.iter().cloned().collect::<Vec<_>>()).unwrap_or_default();
+        let names = |gone: &HashMap<_, VecDeque<String>>| Some(gone.get(&uid)?.iter().cloned().collect::<Vec<_>>());
+        let gone = self.gone().get(&key.namespace).and_then(names).unwrap_or_default();
         let Known { taken, refusals } = known.clone();
         let (taken_revision_names, taken_pod_names) = (taken.revisions, [taken.pods, gone].concat());
         Some(Observed {
@@ -193,7 +197,7 @@ impl GameDeployments {
         self.silent.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn gone(&self) -> MutexGuard<'_, HashMap<String, VecDeque<String>>> {
+    fn gone(&self) -> MutexGuard<'_, Gone> {
         self.gone.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -271,7 +275,9 @@ impl GameDeployments {
         if self.objects.get(&key).is_none_or(|object| object.uid() != owner.uid) {
             return;
         }
-        let mut gone = self.gone();
+        let mut all = self.gone();
+        let gone = all.entry(key.namespace).or_default();
+        // What one namespace has too many of costs no other its memory.
         if gone.len() >= MOST_OWNERS && !gone.contains_key(&owner.uid) {
             gone.clear();
         }
@@ -284,7 +290,13 @@ impl GameDeployments {
     pub fn object_changed(&self, queue: &Queue, change: &Change<Entry>) {
         super::custom::object_changed(queue, change);
         if let Some(object) = change.old.as_ref().filter(|_| change.new.is_none()) {
-            self.gone().remove(object.uid());
+            let (mut gone, namespace) = (self.gone(), object.key().namespace);
+            if let Some(owners) = gone.get_mut(&namespace) {
+                owners.remove(object.uid());
+                if owners.is_empty() {
+                    gone.remove(&namespace);
+                }
+            }
         }
     }
 
@@ -478,6 +490,30 @@ mod tests {
             add_owned(&world, namespace, &format!("game-forged-{number}"), &owner(change));
             assert_eq!(seen(&world), before, "{namespace} {change}");
         }
+    }
+
+    #[test]
+    fn names_of_gone_pods_are_not_forgotten_because_of_another_namespace() {
+        let world = victim();
+        let remembered = || seen(&world)["taken_pod_names"].clone();
+        let pod = |namespace: &str, owner_name: &str| {
+            let owner = owner(&json!({ "name": owner_name, "uid": format!("uid-{owner_name}") }));
+            let metadata = json!({
+                "name": "gone", "namespace": namespace, "uid": "gone", "resourceVersion": "7", "creationTimestamp": "2026-11-15T10:00:00Z",
+                "ownerReferences": [owner],
+            });
+            Pod::decode(&json!({ "metadata": metadata }).to_string()).unwrap()
+        };
+        world.remember_gone(&pod("play", "game"));
+        assert_eq!(remembered(), json!(["gone"]));
+        for number in 0..3 * MOST_OWNERS {
+            let name = format!("evil-{number}");
+            let metadata = json!({ "name": name, "namespace": "evil", "uid": format!("uid-{name}"), "resourceVersion": "1" });
+            put(&world.objects, &json!({ "metadata": metadata, "spec": { "selector": {}, "template": {} } }));
+            world.remember_gone(&pod("evil", &name));
+        }
+        assert_eq!(remembered(), json!(["gone"]));
+        assert!(world.gone()["evil"].len() <= MOST_OWNERS);
     }
 
     #[test]
