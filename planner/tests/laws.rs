@@ -831,3 +831,29 @@ fn a_pod_that_has_half_of_a_change_gets_the_rest_when_the_template_comes_back() 
         }
     }
 }
+
+/// A change in place was announced when the strategy became a hot patch, and the template comes back to it.
+#[test]
+fn a_hot_patch_ends_what_was_announced_in_place() {
+    let spec = json!({ "replicas": 1, "template": template(0), "updateStrategy": { "type": "InplaceUpdate" } });
+    for order in ORDERS {
+        let mut world = World::new(&spec);
+        for event in [
+            Event::Order(*order),
+            Event::Work(None),
+            Event::Template(1),
+            Event::Work(None),
+            Event::Type(UpdateType::HotPatchUpdate),
+            Event::AllReady,
+            Event::Work(None),
+            Event::Template(0),
+            Event::Scale(2),
+        ] {
+            happen(&mut world, &event);
+        }
+        assert!(world.settle().is_some(), "law 2: no rest");
+        happen(&mut world, &Event::Template(1));
+        assert!(world.settle().is_some(), "law 2: no rest");
+        assert_satisfied(&world);
+    }
+}

@@ -277,5 +277,9 @@ pub fn hot_patch(pod: &PodFacts, revision: &str, difference: &Difference, now: T
     let mut annotations = entries(&difference.annotations);
     annotations.insert(HOTPATCH_STATE_ANNOTATION.to_owned(), text(&state));
     annotations.insert(HOTPATCH_ANNOTATION.to_owned(), json!("true"));
+    // The pod may come back to a revision that it was once announced to get.
+    if pod.update.is_some() {
+        annotations.extend([INPLACE_STATE_ANNOTATION, INPLACE_GRACE_ANNOTATION].map(|key| (key.to_owned(), Value::Null)));
+    }
     patch(pod, (PatchReason::HotPatch, PodPart::Main, Some(revision)), labels, annotations, images(&difference.images))
 }
