@@ -63,10 +63,11 @@ unit: compiler ## Run the tests that need no cluster
 e2e: build packages ## Run the end-to-end tests (TEST=name for some)
 	@$(version) cargo test --release -p e2e --test e2e -- $(TEST)
 
-soak: e2e ## The long matrices: a crash after every Nth write for N from 1 to 20, nodes that are silent for as long as by default, ten times as many random worlds
+soak: e2e ## The long matrices: a crash after every Nth write for N from 1 to 20, nodes that are silent for as long as by default, a thousand objects of a megabyte, ten times as many random worlds
 	@PLANNER_CASES=200000 cargo test --release -p planner --test planner
 	@SOAK=1 $(version) cargo test --release -p e2e --test e2e -- crash
 	@SOAK=1 $(version) cargo test --release -p e2e --test e2e -- silence
+	@SOAK=1 $(version) cargo test --release -p e2e --test e2e -- strangers::a_thousand_large
 
 bench: programs ## Measure against a plain client and peers on fake nodes (SAVE=1 writes docs/benchmarks.md)
 	@cargo build --release -p bench

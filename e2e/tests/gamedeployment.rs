@@ -10,6 +10,7 @@ use e2e::{Game, Metrics, Place, Scene, Suite, manifest, until, until_gone, until
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
+use localkube::Cluster;
 use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
@@ -83,15 +84,24 @@ async fn the_rolling_walk_through_comes_out_as_written(scene: Arc<Scene>) -> Res
     Ok(())
 }
 
+/// The operator, as the API server knows it.
+const OPERATOR: &str = "system:serviceaccount:bcs-system:gameplane";
+
+/// What the operator asked for and got an answer to, by the audit log.
+pub(crate) fn audit(cluster: &Cluster) -> Result<Vec<Value>> {
+    let log = std::fs::read_to_string(cluster.audit_log())?;
+    let entries = log.lines().filter(|line| line.contains(OPERATOR)).filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    Ok(entries.filter(|entry| entry["user"]["username"] == OPERATOR && entry["stage"] == "ResponseComplete").collect())
+}
+
 /// How often the operator did this to that resource of the test's namespace, by the audit log.
 pub(crate) fn audited(scene: &Scene, resource: &str, subresource: &str, verb: &str) -> usize {
-    let log = std::fs::read_to_string(scene.cluster().audit_log()).unwrap_or_default();
-    let text = |entry: &Value, pointer: &str| entry.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let entries = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let ours = entries.filter(|entry| text(entry, "/user/username") == "system:serviceaccount:bcs-system:gameplane");
-    let here = ours.filter(|entry| text(entry, "/objectRef/namespace") == scene.namespace() && text(entry, "/stage") == "ResponseComplete");
-    let same = |entry: &Value| text(entry, "/objectRef/resource") == resource && text(entry, "/objectRef/subresource") == subresource;
-    here.filter(|entry| same(entry) && (verb.is_empty() || text(entry, "/verb") == verb)).count()
+    let text = |entry: &Value, key: &str| entry["objectRef"][key].as_str().unwrap_or_default().to_owned();
+    let is_it = |entry: &Value| {
+        let of = (text(entry, "namespace"), text(entry, "resource"), text(entry, "subresource"));
+        of == (scene.namespace().to_owned(), resource.to_owned(), subresource.to_owned()) && (verb.is_empty() || entry["verb"] == verb)
+    };
+    audit(scene.cluster()).unwrap_or_default().into_iter().filter(is_it).count()
 }
 
 async fn surge_pods_come_first(scene: Arc<Scene>) -> Result<()> {
