@@ -14,6 +14,7 @@ use crate::execute::Executor;
 use crate::fair::Places;
 use crate::hooks::cluster::ClusterLookup;
 use crate::hooks::egress::{Egress, NO_NETWORKS};
+use crate::hooks::hosts::Hosts;
 use crate::hooks::{self, Asker, Clients, Hooks};
 use crate::informer::Informer;
 use crate::kinds::custom::object_changed;
@@ -81,6 +82,7 @@ impl HookOptions {
             clients: Clients::default(),
             egress: Arc::clone(&self.egress),
             limits: self.limits,
+            hosts: Hosts::new(self.limits.per_host),
             tls: Arc::default(),
             large: Arc::default(),
         }

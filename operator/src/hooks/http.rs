@@ -1,6 +1,7 @@
 //! One request to the outside: a fresh connection to a checked address, a deadline, a limit on the answer, and nothing of ours in it.
 //! Messages tell what was asked and what kind of trouble there was, never in the words of whoever is there.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -78,6 +79,9 @@ pub(crate) async fn ask(asker: &Asker, errand: &Errand, ask: Ask) -> Result<Vec<
 }
 
 async fn follow(asker: &Asker, errand: &Errand, mut ask: Ask) -> Result<Vec<u8>, NoAnswer> {
+    // A place at each address is held already.
+    let mut counted: BTreeSet<SocketAddr> = ask.target.hosts().collect();
+    let mut places = Vec::new();
     for _ in 0..=REDIRECTS {
         let response = once(asker, &ask).await?;
         let status = response.status();
@@ -105,6 +109,10 @@ async fn follow(asker: &Asker, errand: &Errand, mut ask: Ask) -> Result<Vec<u8>,
         }
         ask.target.addresses = asker.allowed(errand, &next).await?;
         ask.target.url = next;
+        let hosts: Vec<SocketAddr> = ask.target.hosts().filter(|host| counted.insert(*host)).collect();
+        for host in hosts {
+            places.push(asker.hosts.of(host).take(&errand.namespace).await);
+        }
     }
     Err(NoAnswer::because(format!("more than {REDIRECTS} redirects")))
 }
@@ -202,27 +210,39 @@ async fn body(asker: &Asker, errand: &Errand, response: http::Response<Incoming>
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use api::tkex::Web;
     use serde_json::Value;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
 
     use super::*;
     use crate::hooks::egress::Policy;
     use crate::hooks::testing::{asker, errand};
     use crate::hooks::web;
 
-    /// What comes of asking a server that says this to everybody, and whether the answer took a place.
-    async fn asked(scheme: &str, says: Vec<u8>, web: Web) -> (Result<(), String>, bool) {
+    /// Where a server is that says this to the first who comes, and what ends when somebody has come.
+    async fn serve(says: Vec<u8>) -> (SocketAddr, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("{scheme}://{}/", listener.local_addr().unwrap());
-        tokio::spawn(async move {
+        let address = listener.local_addr().unwrap();
+        let served = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let _ = stream.read(&mut [0; 1024]).await;
             let _ = stream.write_all(&says).await;
         });
-        let (asker, _) = asker(Policy { allow: vec!["127.0.0.0/8".parse().unwrap()], ..Policy::default() }, Vec::new());
-        let errand = errand(&url, None);
+        (address, served)
+    }
+
+    fn local() -> Asker {
+        asker(Policy { allow: vec!["127.0.0.0/8".parse().unwrap()], ..Policy::default() }, Vec::new()).0
+    }
+
+    /// What comes of asking a server that says this to everybody, and whether the answer took a place.
+    async fn asked(scheme: &str, says: Vec<u8>, web: Web) -> (Result<(), String>, bool) {
+        let (address, _) = serve(says).await;
+        let (asker, errand) = (local(), errand(&format!("{scheme}://{address}/"), None));
         let target = asker.target(&errand).await.unwrap().unwrap();
         let answer = web::measure(&asker, &errand, &web, target).await.and_then(|reading| reading());
         (answer.map(drop).map_err(|error| error.message), errand.large.get().is_some())
@@ -260,6 +280,29 @@ mod tests {
             let said = asked(scheme, says, web).await.0.unwrap_err();
             assert_eq!(said, words);
         }
+    }
+
+    #[tokio::test]
+    async fn a_redirect_waits_for_a_place_at_the_address_that_it_leads_to() {
+        let (second, mut served) = serve(http("200 OK", "1")).await;
+        let (first, _) = serve(http(&format!("302 Found\r\nLocation: http://{second}/"), "")).await;
+        let (asker, errand) = (local(), errand(&format!("http://{first}/"), None));
+        let follow = Web { follow_redirects: Some(true), ..Web::default() };
+        let places = asker.hosts.of(second);
+        let held = places.take("another").await;
+        let target = asker.target(&errand).await.unwrap().unwrap();
+        let mut answer = std::pin::pin!(web::measure(&asker, &errand, &follow, target));
+        let somebody_waits = async {
+            while Arc::strong_count(&places) < 3 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            () = somebody_waits => drop(held),
+            _ = &mut served => panic!("it did not wait"),
+            _ = &mut answer => panic!("it did not wait"),
+        }
+        assert!(answer.await.is_ok());
     }
 
     #[tokio::test]

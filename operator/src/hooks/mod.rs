@@ -6,6 +6,7 @@ pub(crate) mod cluster;
 pub mod egress;
 mod evaluate;
 mod exec;
+pub(crate) mod hosts;
 mod http;
 mod kubernetes;
 pub(crate) mod large;
@@ -21,7 +22,7 @@ mod web;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use ::http::{HeaderMap, HeaderName, HeaderValue, header};
 use api::tkex::{Header, HookRun, Metric, Phase};
@@ -72,6 +73,8 @@ pub struct Asker {
     pub egress: Arc<Egress>,
     /// How many at once.
     pub limits: Limits,
+    /// How many at once to one address.
+    pub(crate) hosts: hosts::Hosts,
     /// Which certificates are trusted.
     pub(crate) tls: Arc<tls::Tls>,
     /// Room for large answers.
@@ -92,8 +95,6 @@ struct Shared {
     runs: Mutex<HashMap<String, Run>>,
     /// Measurements at once. The last half is for namespaces that have few.
     slots: Arc<Places>,
-    /// Measurements at once to one address, as long as anybody waits for it.
-    hosts: Mutex<HashMap<SocketAddr, Weak<Places>>>,
     /// Answers that are read and judged at once.
     evaluation: Evaluation,
 }
@@ -127,7 +128,7 @@ impl Hooks {
     pub fn new(asker: Asker, queue: Arc<Queue>) -> Self {
         let slots = Places::with_reserve(asker.limits.total, asker.limits.per_namespace);
         let evaluation = Evaluation::default();
-        let shared = Shared { asker, queue, runs: Mutex::default(), slots, hosts: Mutex::default(), evaluation };
+        let shared = Shared { asker, queue, runs: Mutex::default(), slots, evaluation };
         Self { shared: Arc::new(shared), tasks: Arc::default() }
     }
 
@@ -255,7 +256,7 @@ impl Shared {
             let mut turn = self.turn(errand, &hosts).await;
             let target = self.asker.target(errand).await;
             let found: BTreeSet<SocketAddr> = target.iter().flatten().flat_map(Target::hosts).collect();
-            let places: Option<Vec<_>> = found.difference(&hosts).map(|host| self.host(*host).try_take(&errand.namespace)).collect();
+            let places: Option<Vec<_>> = found.difference(&hosts).map(|host| self.asker.hosts.of(*host).try_take(&errand.namespace)).collect();
             if let Some(places) = places {
                 turn.extend(places);
                 return (turn, target);
@@ -267,7 +268,7 @@ impl Shared {
     /// All places or none: who waits for a host that hangs, or for a full namespace, holds no place of others.
     async fn turn(&self, errand: &Errand, hosts: &BTreeSet<SocketAddr>) -> Vec<fair::Place> {
         let mut gates = vec![Arc::clone(&self.slots)];
-        gates.extend(hosts.iter().map(|host| self.host(*host)));
+        gates.extend(hosts.iter().map(|host| self.asker.hosts.of(*host)));
         let mut waited: Option<(usize, fair::Place)> = None;
         loop {
             let (mine, mut places): (Option<usize>, Vec<_>) =
@@ -285,19 +286,6 @@ impl Shared {
             // What was waited for is kept while the rest is tried: given back it would go round among those who wait.
             waited = Some((index, gate.take(&errand.namespace).await));
         }
-    }
-
-    fn host(&self, host: SocketAddr) -> Arc<Places> {
-        let mut hosts = locked(&self.hosts);
-        if let Some(known) = hosts.get(&host).and_then(Weak::upgrade) {
-            return known;
-        }
-        if hosts.len() >= 1024 {
-            hosts.retain(|_, places| places.strong_count() > 0);
-        }
-        let new = Places::new(self.asker.limits.per_host);
-        hosts.insert(host, Arc::downgrade(&new));
-        new
     }
 }
 

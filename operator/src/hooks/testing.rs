@@ -56,6 +56,7 @@ pub(crate) fn asker(policy: Policy, answers: Vec<(&'static str, Value)>) -> (Ask
         metrics: Arc::default(),
         egress: Arc::new(egress),
         limits: Limits { total: 4, per_namespace: 2, per_host: 1 },
+        hosts: super::hosts::Hosts::new(1),
         tls: Arc::default(),
         large: Arc::default(),
     };
