@@ -22,7 +22,7 @@ const PODS: usize = 20;
 const ROUNDS: usize = 5;
 /// Workloads of the neighbour whose pods are refused, and its hooks that hang.
 const HOSTILE: usize = 300;
-/// The neighbour changes one of them so often.
+/// The neighbour changes a workload or creates a hook so often.
 const FLOOD: Duration = Duration::from_millis(20);
 
 /// One row.
@@ -44,6 +44,7 @@ pub(crate) async fn table(cluster: &Cluster) -> Result<Vec<String>> {
     harm(cluster, &format!("http://{}/", hanging.local_addr()?)).await?;
     let flood = tokio::spawn(flood(cluster.client()));
     let beside = rollouts(&games, &api, &mut number).await?;
+    anyhow::ensure!(!flood.is_finished(), "the flood has ended");
     flood.abort();
     let peak = peak_memory(pid)? / (1024 * 1024);
     operators.stop().await;
@@ -98,26 +99,33 @@ async fn harm(cluster: &Cluster, hanging: &str) -> Result<()> {
             _ => json!({}),
         };
         games.create(&PostParams::default(), &serde_json::from_value(game(&format!("hostile-{number}"), 10, &junk))?).await?;
-        let metric =
-            json!({ "name": "hangs", "consecutiveErrorLimit": 100, "provider": { "web": { "url": hanging, "timeoutSeconds": 60 } } });
-        let run = json!({
-            "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": format!("hangs-{number}") }, "spec": { "metrics": [metric] },
-        });
-        runs.create(&PostParams::default(), &serde_json::from_value(run)?).await?;
+        runs.create(&PostParams::default(), &serde_json::from_value(run(&format!("hangs-{number}"), hanging))?).await?;
     }
     Ok(())
 }
 
-/// Changes one workload of the neighbour after another. Ends by being aborted.
-async fn flood(client: kube::Client) {
+fn run(name: &str, url: &str) -> Value {
+    let metric = json!({ "name": "web", "consecutiveErrorLimit": 100, "provider": { "web": { "url": url, "timeoutSeconds": 60 } } });
+    json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": name }, "spec": { "metrics": [metric] } })
+}
+
+/// Changes one workload of the neighbour after another, and creates hooks that fail at once. Ends by being aborted.
+async fn flood(client: kube::Client) -> Result<()> {
     let games = hooks::ours(&client, EVIL, "GameDeployment", "gamedeployments");
+    let runs = hooks::ours(&client, EVIL, "HookRun", "hookruns");
     let mut ticks = tokio::time::interval(FLOOD);
     for number in 0_usize.. {
         ticks.tick().await;
-        // The small ones: what is measured is the operator, not how the API server copies megabytes.
-        let name = format!("hostile-{}", 2 + number % 28);
-        let change = Patch::Merge(json!({ "spec": { "replicas": 10 + number % 7 } }));
-        // A change that comes to nothing harms nobody.
-        let _ = games.patch(&name, &PatchParams::default(), &change).await;
+        // What comes to nothing harms nobody.
+        if number.is_multiple_of(2) {
+            let new = run(&format!("flood-{number}"), "http://127.0.0.1:1/");
+            let _ = runs.create(&PostParams::default(), &serde_json::from_value(new)?).await;
+        } else {
+            // The small ones: what is measured is the operator, not how the API server copies megabytes.
+            let name = format!("hostile-{}", 2 + number / 2 % 28);
+            let change = Patch::Merge(json!({ "spec": { "replicas": 10 + number % 7 } }));
+            let _ = games.patch(&name, &PatchParams::default(), &change).await;
+        }
     }
+    Ok(())
 }

@@ -240,6 +240,8 @@ impl<'a> Held<'a> {
 
 /// Writes about a pod whose refusal keeps it where it is, besides those of its own transition.
 const ABOUT_HOOKS: [&str; 3] = ["create_hookrun", "delete_hookrun", "unmark_pod"];
+/// Of these, those that come before the rest of a change.
+const TO_VOID: [&str; 2] = ["delete_hookrun", "unmark_pod"];
 const TO_LEAVE: [&str; 2] = ["delete_pod", "mark_pod"];
 const TO_END: [&str; 2] = ["update_pod_inplace", "resize_pod"];
 const TO_CHANGE: [&str; 4] = ["drain_pod", "update_pod_inplace", "resize_pod", "hot_patch_pod"];
@@ -423,8 +425,8 @@ impl Refusals {
                 Wanted::Rest(revision) => TO_END.contains(&word) && is_target(revision),
             };
             let of_hooks = || group.members.iter().any(|member| !member.passed && member.pod() == Some(uid));
-            let asks = !matches!(wanted, Wanted::Rest(_)) && ABOUT_HOOKS.contains(&word);
-            of_intent && group.holds_back(uid) || asks && of_hooks()
+            let about_hooks = if matches!(wanted, Wanted::Rest(_)) { &TO_VOID[..] } else { &ABOUT_HOOKS };
+            of_intent && group.holds_back(uid) || about_hooks.contains(&word) && of_hooks()
         };
         self.groups.iter().filter(is_meant)
     }

@@ -857,3 +857,38 @@ fn a_hot_patch_ends_what_was_announced_in_place() {
         assert_satisfied(&world);
     }
 }
+
+/// Half of a change is made when the pod is chosen to go, and then stays after all; its approval to go cannot be taken back.
+#[test]
+fn a_pod_whose_approval_cannot_be_taken_back_serves_with_half_of_its_change() {
+    let strategy = json!({ "type": "InplaceUpdate", "inPlaceUpdateStrategy": { "policy": "OrderedReady" } });
+    let mut world = World::new(&json!({ "replicas": 4, "template": template(0), "updateStrategy": strategy }));
+    for event in [
+        Event::Work(None),
+        Event::Scale(5),
+        Event::PodHooks(4),
+        Event::AllReady,
+        Event::Work(None),
+        Event::Scale(4),
+        Event::Template(1),
+        Event::Work(None),
+        Event::Buried,
+        Event::Partition(IntOrString::Int(2)),
+        Event::Fail(14),
+    ] {
+        happen(&mut world, &event);
+    }
+    assert!(world.settle().is_some(), "law 2: no rest");
+    for event in [Event::Refuse(Some("delete_hookrun"), None, (How::Quota, false), None), Event::Template(0), Event::Scale(3)] {
+        happen(&mut world, &event);
+    }
+    for _ in 0..40 {
+        work(&mut world, None);
+        world.calm();
+        world.pass(3);
+    }
+    let out: Vec<&str> = world.ours().filter(|pod| pod.is_active() && !pod.is_ready()).map(|pod| pod.name.as_str()).collect();
+    assert!(out.is_empty(), "law 9: {out:?}");
+    assert!(world.settle().is_some(), "law 9: no rest once nothing is refused");
+    assert_satisfied(&world);
+}
