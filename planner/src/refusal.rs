@@ -84,7 +84,12 @@ fn about(action: &Action) -> Option<Subject<'_>> {
 
 /// What must not have been refused for an action to make sense.
 fn needs(action: &Action) -> Vec<Subject<'_>> {
-    let pod = if let Action::SkipHook { uid, .. } = action { Some(Subject::Pod(uid)) } else { about(action) };
+    let pod = if let Action::SkipHook { uid, .. } = action {
+        Some(Subject::Pod(uid))
+    } else {
+        // One approval is taken back without the other.
+        about(action).filter(|_| !matches!(action, Action::DeleteHookRun { .. }))
+    };
     let revision = target(action).filter(|_| !matches!(action, Action::Probe(_))).map(Subject::Revision);
     let finalizers = matches!(action, Action::CreatePod(new) if new.protected).then_some(Subject::Finalizers);
     pod.into_iter().chain(revision).chain(finalizers).collect()
@@ -116,11 +121,16 @@ impl Fallout {
         let most = if matches!(action, Action::CreatePod(_)) { 1 } else { CLOSED_AFTER };
         let is_hopeless = !matches!(action, Action::Probe(_)) && self.rows.get(&kind).is_some_and(|row| *row >= most);
         let is_doubtful = matches!(action, Action::PatchPod(PodPatch { why: PatchReason::Drain, revision: Some(revision), .. }) if self.doubtful.contains(revision));
-        let stands = !is_hopeless && !is_doubtful && !needs(action).iter().any(|needed| self.lost.contains(&needed.owned()));
+        let stands = !is_hopeless && !is_doubtful && !self.needs_lost(action);
         if !stands {
             self.lose(action);
         }
         stands
+    }
+
+    /// Whether something that an action needs was refused.
+    fn needs_lost(&self, action: &Action) -> bool {
+        needs(action).iter().any(|needed| self.lost.contains(&needed.owned()))
     }
 
     /// An action was done.
@@ -486,30 +496,56 @@ impl Refusals {
         if self.groups.is_empty() {
             return steps;
         }
+        let turns = self.turns(&steps, now, &BTreeSet::new());
+        let (admitted, blocked) = self.admit_turns(&steps, &turns);
+        if turns.iter().all(|turn| !blocked.contains(&(*turn.0, *turn.1))) {
+            return admitted;
+        }
+        // A write that cannot be made, because something else is refused that it needs, does not take the turn of those that can.
+        self.admit_turns(&steps, &self.turns(&steps, now, &blocked)).0
+    }
+
+    /// The groups in which a write waits, by their place.
+    fn waiting_in<'s>(&'s self, action: &'s Action) -> impl Iterator<Item = (usize, &'s Group)> {
+        let groups = self.groups.iter().enumerate();
+        groups.filter(move |(_, group)| group.is_of(action) && group.holds_back(identity(action)))
+    }
+
+    /// Of each group that is due the write that was tried longest ago, by the place of the group.
+    fn turns<'s>(&'s self, steps: &'s [Vec<Action>], now: Timestamp, blocked: &BTreeSet<(usize, &str)>) -> BTreeMap<usize, &'s str> {
         let mut turns: BTreeMap<usize, &str> = BTreeMap::new();
         for action in steps.iter().flatten() {
-            for (place, group) in self.groups.iter().enumerate().filter(|(_, group)| group.is_due(now)) {
+            let identity = identity(action);
+            for (place, group) in
+                self.waiting_in(action).filter(|(place, group)| group.is_due(now) && !blocked.contains(&(*place, identity)))
+            {
                 let tried = |identity: &str| (group.member(identity).map(|member| member.at), identity.to_owned());
-                if group.is_of(action) && group.holds_back(identity(action)) {
-                    let turn = turns.entry(place).or_insert_with(|| identity(action));
-                    if tried(identity(action)) < tried(turn) {
-                        *turn = identity(action);
-                    }
+                let turn = turns.entry(place).or_insert(identity);
+                if tried(identity) < tried(turn) {
+                    *turn = identity;
                 }
             }
         }
-        let waits = |action: &Action| {
-            self.groups.iter().enumerate().any(|(place, group)| {
-                group.is_of(action) && group.holds_back(identity(action)) && turns.get(&place).copied() != Some(identity(action))
-            })
-        };
-        let turns_of = |action: &Action| !matches!(action, Action::Probe(_) | Action::CreatePod(_)) && waits(action);
-        let mut fallout = Fallout::default();
+        turns
+    }
+
+    /// What is left of a plan if these writes have their turn, and which of those that wait could not be made if they had it.
+    fn admit_turns<'s>(
+        &'s self,
+        steps: &'s [Vec<Action>],
+        turns: &BTreeMap<usize, &str>,
+    ) -> (Vec<Vec<Action>>, BTreeSet<(usize, &'s str)>) {
+        let (mut fallout, mut blocked) = (Fallout::default(), BTreeSet::new());
         let mut admitted: Vec<Vec<Action>> = Vec::new();
-        for step in &steps {
+        for step in steps {
             let mut kept = Vec::new();
             for action in step {
-                if turns_of(action) {
+                let identity = identity(action);
+                if fallout.needs_lost(action) {
+                    blocked.extend(self.waiting_in(action).map(|(place, _)| (place, identity)));
+                }
+                let has_own_way = matches!(action, Action::Probe(_) | Action::CreatePod(_));
+                if !has_own_way && self.waiting_in(action).any(|(place, _)| turns.get(&place).copied() != Some(identity)) {
                     fallout.lose(action);
                 } else if fallout.stands(action) {
                     kept.push(action.clone());
@@ -517,7 +553,7 @@ impl Refusals {
             }
             admitted.push(kept);
         }
-        admitted
+        (admitted, blocked)
     }
 
     /// What is refused and still wanted: of pods that are held back, and of a plan's writes.

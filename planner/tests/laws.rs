@@ -892,3 +892,27 @@ fn a_pod_whose_approval_cannot_be_taken_back_serves_with_half_of_its_change() {
     assert!(world.settle().is_some(), "law 9: no rest once nothing is refused");
     assert_satisfied(&world);
 }
+
+/// A pod has two approvals that cannot be taken back: each of them is tried again, and when nothing is refused any more both go.
+#[test]
+fn two_approvals_of_one_pod_do_not_wait_for_each_other() {
+    let strategy = json!({ "type": "InplaceUpdate", "inPlaceUpdateStrategy": { "policy": "OrderedReady" } });
+    let mut world = World::new(&json!({ "replicas": 2, "template": template(0), "updateStrategy": strategy }));
+    happen(&mut world, &Event::PodHooks(3));
+    assert!(world.settle().is_some(), "law 2: no rest");
+    for event in [
+        Event::Refuse(Some("delete_pod"), None, (How::Quota, false), None),
+        Event::Refuse(Some("delete_hookrun"), None, (How::Quota, false), None),
+        Event::Template(1),
+        Event::Scale(1),
+    ] {
+        happen(&mut world, &event);
+    }
+    for _ in 0..40 {
+        work(&mut world, None);
+        world.calm();
+        world.pass(3);
+    }
+    assert!(world.settle().is_some(), "law 9: no rest once nothing is refused");
+    assert_satisfied(&world);
+}
