@@ -129,6 +129,8 @@ pub mod reason {
     pub const REVISION_LEAVING: &str = "RevisionBeingDeleted";
     /// More is stored of the object than the operator keeps.
     pub const TOO_LARGE: &str = "TooLarge";
+    /// What the object needs of other kinds cannot be listed.
+    pub const NOT_LISTED: &str = "NotListed";
     /// Hot patches are not in this version.
     pub const NO_HOT_PATCH: &str = "HotPatchUpdateNotInThisVersion";
     /// A hook of a canary step is being asked.

@@ -310,6 +310,11 @@ pub async fn healthz(cluster: &Cluster) -> Result<String> {
     ask_operator(cluster, "/healthz").await
 }
 
+/// What the operator's `/readyz` says.
+pub async fn readyz(cluster: &Cluster) -> Result<String> {
+    ask_operator(cluster, "/readyz").await
+}
+
 async fn ask_operator(cluster: &Cluster, path: &str) -> Result<String> {
     let log = std::fs::read_to_string(cluster.folder().join("logs/operator-1.log"))?;
     let address = log.lines().filter(|line| line.contains("serving /healthz")).find_map(|line| line.split("address=").nth(1));

@@ -33,6 +33,7 @@ mod silence;
 mod storm;
 mod strangers;
 mod takeover;
+mod unlisted;
 mod webhook;
 
 use std::path::PathBuf;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
     gates_storm::add(&suite);
     takeover::add(&suite);
     outage::add(&suite);
+    unlisted::add(&suite);
     cli::add(&suite);
     input::add(&suite);
     cleanup::add(&suite);

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use api::tkex::HookRun;
 use jiff::SignedDuration;
-use tokio::sync::watch;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::allowance::Allowance;
@@ -12,16 +13,17 @@ use crate::controller::{Controller, Workload};
 use crate::events::Events;
 use crate::execute::Executor;
 use crate::fair::Places;
+use crate::health::Health;
 use crate::hooks::cluster::ClusterLookup;
 use crate::hooks::egress::{Egress, NO_NETWORKS};
 use crate::hooks::hosts::Hosts;
 use crate::hooks::{self, Asker, Clients, Hooks};
 use crate::informer::Informer;
-use crate::kinds::custom::object_changed;
+use crate::kinds::custom::{Custom, object_changed};
 use crate::kinds::gamedeployment::GameDeployments;
 use crate::kinds::hookrun::HookRuns;
 use crate::kinds::hooktemplate::HookTemplates;
-use crate::kinds::node::{Deleted, has_moved, look_up};
+use crate::kinds::node::{Deleted, Node, has_moved, look_up};
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
@@ -49,6 +51,8 @@ pub struct Engine {
     pub leadership: Arc<Leadership>,
     /// Counts.
     pub metrics: Arc<Metrics>,
+    /// What can be listed and watched.
+    pub health: Arc<Health>,
     /// How much at once.
     pub limits: Limits,
     /// Whether the server can stream lists.
@@ -90,15 +94,17 @@ impl HookOptions {
 }
 
 impl Engine {
-    /// Runs one term. Says through `synced` when the caches are complete. Ends only by being dropped, or by a worker's death.
-    pub async fn run(self, synced: &watch::Sender<bool>) {
-        let Self { server, leadership, metrics, limits, streaming, node_silence, hooks } = self;
+    /// Runs one term. Each kind is served as soon as what it needs is listed. Ends only by being dropped, or by a task's death.
+    pub async fn run(self) {
+        let Self { server, leadership, metrics, health, limits, streaming, node_silence, hooks } = self;
+        health.reset();
         let mut tasks = JoinSet::new();
         let (events, write_events) = Events::start(server.clone(), Arc::clone(&leadership));
         tasks.spawn(write_events);
         let egress = Arc::clone(&hooks.egress);
-        let mut lookup = ClusterLookup::new(&server, &hooks.config, Arc::clone(&egress));
-        let mut watch = Watch { server: &server, metrics: &metrics, streaming, tasks: &mut tasks };
+        let (first, looked) = oneshot::channel();
+        tasks.spawn(ClusterLookup::new(&server, &hooks.config, Arc::clone(&egress)).keep_looking(first));
+        let mut watch = Watch { server: &server, metrics: &metrics, health: &health, streaming, tasks: &mut tasks };
 
         let queue = |kind| Arc::new(Queue::new(kind, Arc::clone(&metrics)));
         let (games_queue, runs_queue, templates_queue) = (queue("GameDeployment"), queue("HookRun"), queue("HookTemplate"));
@@ -106,7 +112,8 @@ impl Engine {
         let templates = HookTemplates { objects: Arc::new(Store::within(Arc::clone(&allowance))) };
         let (deleted, unknown_nodes) = Deleted::new();
         let deleted = Arc::new(deleted);
-        let games = GameDeployments::new(Arc::clone(&templates.objects), Arc::clone(&deleted), node_silence, &allowance);
+        let games =
+            GameDeployments::new(Arc::clone(&templates.objects), Arc::clone(&deleted), node_silence, &allowance, Arc::clone(&health));
         watch.games(&games, &games_queue, &egress);
         let (known, on) = (games.clone(), Arc::clone(&games_queue));
         watch.tasks.spawn(look_up(server.clone(), deleted, unknown_nodes, move || known.nodes_changed(&on)));
@@ -114,44 +121,54 @@ impl Engine {
         let runs = HookRuns { objects: Arc::clone(&games.hook_runs), hooks: Hooks::new(asker, Arc::clone(&runs_queue)), keep: hooks.keep };
         watch.hooks((&runs, &runs_queue), (&templates, &templates_queue), (&games, &games_queue));
 
-        let listed = async {
-            let own = async { tokio::join!(games.listed(), games.ask_version(&server)) };
-            tokio::join!(own, runs.objects.listed(), templates.objects.listed(), lookup.look());
-        };
-        tokio::select! {
-            () = listed => {}
-            death = tasks.join_next() => {
-                tracing::error!(?death, "a part of the engine died before the first list");
-                return;
-            }
-        }
-        // Workers start below, so that no hook is asked before the nodes' addresses are known: a list counts as here a moment before its changes are told.
-        egress.see_nodes(&games.nodes);
-        if egress.lacks_networks() {
-            tracing::error!(
-                "--hook-policy=cluster refuses all hooks over the network: {NO_NETWORKS}; name its networks with --hook-allow-cidr"
-            );
-        }
-        tracing::info!(
-            gamedeployments = games.objects.len(),
-            pods = games.pods.len(),
-            hookruns = runs.objects.len(),
-            "the caches are complete"
-        );
-        synced.send_replace(true);
-        tasks.spawn(lookup.keep_looking());
-
         let writes = Places::new(limits.writes);
-        let executor = Executor { server, leadership, events, metrics, writes, per_object: limits.writes_per_object };
-        work(&mut tasks, limits.workers, Controller::new(games, games_queue, executor.clone()));
+        let executor = Executor { server: server.clone(), leadership, events, metrics, writes, per_object: limits.writes_per_object };
+        let known = games.clone();
+        let ready = async move { tokio::join!(known.listed(), known.ask_version(&server)) };
+        tasks.spawn(serve(ready, limits.workers, Controller::new(games.clone(), Arc::clone(&games_queue), executor.clone())));
+        let ready = hooks_may_be_asked(Arc::clone(&runs.objects), Arc::clone(&games.nodes), looked, egress);
         // One write a pass: a worker waits most of the time, and a new run must not wait for it.
-        work(&mut tasks, limits.workers * 4, Controller::new(runs, runs_queue, executor.clone()));
-        work(&mut tasks, 1, Controller::new(templates, templates_queue, executor));
+        tasks.spawn(serve(ready, limits.workers * 4, Controller::new(runs, runs_queue, executor.clone())));
+        let known = Arc::clone(&templates.objects);
+        let ready = async move { known.listed().await };
+        tasks.spawn(serve(ready, 1, Controller::new(templates, templates_queue, executor)));
+        tasks.spawn(async move { games.reconcile_when_more_is_listed(&games_queue).await });
         // No task ends by itself: one that did has died.
         if let Some(Err(death)) = tasks.join_next().await {
             tracing::error!(error = %death, "a part of the engine died; starting again");
         }
-        synced.send_replace(false);
+        health.reset();
+    }
+}
+
+/// Returns when hooks may be asked: not before the addresses of the nodes and of the API server are known.
+async fn hooks_may_be_asked(
+    objects: Arc<Store<Custom<HookRun>>>,
+    nodes: Arc<Store<Node>>,
+    looked: oneshot::Receiver<()>,
+    egress: Arc<Egress>,
+) {
+    let _ = tokio::join!(objects.listed(), nodes.listed(), looked);
+    // A list counts as here a moment before its changes are told.
+    egress.see_nodes(&nodes);
+    if egress.lacks_networks() {
+        tracing::error!(
+            "--hook-policy=cluster refuses all hooks over the network: {NO_NETWORKS}; name its networks with --hook-allow-cidr"
+        );
+    }
+}
+
+/// Serves one kind from the moment that it is `ready`. Ends only when a worker dies.
+async fn serve<W: Workload>(ready: impl Future, workers: usize, controller: Controller<W>) {
+    ready.await;
+    tracing::info!(kind = W::KIND, "what is needed is listed; serving");
+    let (controller, mut tasks) = (Arc::new(controller), JoinSet::new());
+    for _ in 0..workers {
+        let controller = Arc::clone(&controller);
+        tasks.spawn(async move { controller.work().await });
+    }
+    if let Some(Err(death)) = tasks.join_next().await {
+        std::panic::resume_unwind(death.into_panic());
     }
 }
 
@@ -159,6 +176,7 @@ impl Engine {
 struct Watch<'a> {
     server: &'a Server,
     metrics: &'a Arc<Metrics>,
+    health: &'a Arc<Health>,
     streaming: bool,
     tasks: &'a mut JoinSet<()>,
 }
@@ -169,7 +187,8 @@ impl Watch<'_> {
     }
 
     fn start_all<T: Kept>(&mut self, store: &Arc<Store<T>>, changed: impl Fn(&[Change<T>]) + Send + Sync + 'static) {
-        let informer = Informer::new(self.server.clone(), Arc::clone(store), Arc::clone(self.metrics), self.streaming, changed);
+        let (server, metrics, health) = (self.server.clone(), Arc::clone(self.metrics), Arc::clone(self.health));
+        let informer = Informer::new(server, Arc::clone(store), metrics, health, self.streaming, changed);
         self.tasks.spawn(informer.run());
     }
 
@@ -202,14 +221,5 @@ impl Watch<'_> {
             object_changed(&on, change);
             known.template_changed(&askers, change);
         });
-    }
-}
-
-/// Starts workers of one kind.
-fn work<W: Workload>(tasks: &mut JoinSet<()>, workers: usize, controller: Controller<W>) {
-    let controller = Arc::new(controller);
-    for _ in 0..workers {
-        let controller = Arc::clone(&controller);
-        tasks.spawn(async move { controller.work().await });
     }
 }

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use crate::client::{CallError, Server};
+use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::store::{Change, Fresh, Kept, Key, Store};
 
@@ -42,6 +43,7 @@ pub struct Informer<T: Kept> {
     server: Server,
     store: Arc<Store<T>>,
     metrics: Arc<Metrics>,
+    health: Arc<Health>,
     changed: Reaction<T>,
     /// Whether lists come as a stream. Not every server can.
     streaming: bool,
@@ -117,10 +119,12 @@ impl<T: Kept> Informer<T> {
         server: Server,
         store: Arc<Store<T>>,
         metrics: Arc<Metrics>,
+        health: Arc<Health>,
         streaming: bool,
         changed: impl Fn(&[Change<T>]) + Send + Sync + 'static,
     ) -> Self {
-        Self { server, store, metrics, changed: Arc::new(changed), streaming }
+        health.expect(T::KIND);
+        Self { server, store, metrics, health, changed: Arc::new(changed), streaming }
     }
 
     /// Runs until it is dropped.
@@ -143,6 +147,7 @@ impl<T: Kept> Informer<T> {
                 Err(error) => {
                     let hint = hint(&error);
                     tracing::warn!(kind = T::KIND, code = error.code, %error, "cannot list or watch{hint}");
+                    self.health.failed(T::KIND, &error, hint);
                     self.wait(&mut failures).await;
                 }
             }
@@ -240,10 +245,12 @@ impl<T: Kept> Informer<T> {
             // Nothing was missed yet: the next try goes on from the same version.
             Err(error) if !matches!(error.code, 400 | 404 | 422) && version.is_some() => {
                 tracing::warn!(kind = T::KIND, code = error.code, %error, "cannot watch{}", hint(&error));
+                self.health.failed(T::KIND, &error, hint(&error));
                 return Ok((End::Resume, version.unwrap_or_default()));
             }
             response => response?,
         };
+        self.health.watched(T::KIND);
         let body = http_body(response);
         let mut lines = std::pin::pin!(body.into_async_read());
         let mut initial = version.is_none().then(Fresh::new);
@@ -344,6 +351,7 @@ impl<T: Kept> Informer<T> {
         let changes = self.store.replace(fresh, version);
         self.metrics.set_cached(T::KIND, self.store.len());
         (self.changed)(&changes);
+        self.health.listed(T::KIND);
         tracing::debug!(kind = T::KIND, objects = self.store.len(), version, "listed");
     }
 }
@@ -440,8 +448,9 @@ mod tests {
         let script: Script = Arc::new(Mutex::new((Vec::new(), vec![first, event("MODIFIED", "b", 7)])));
         let router = Router::new().fallback(answer).with_state(Arc::clone(&script));
         let (metrics, store): (Arc<Metrics>, Arc<Store<Pod>>) = (Arc::default(), Arc::default());
+        let health = Arc::new(Health::new(Arc::clone(&metrics)));
         let server = Server::new(kube::Client::new(router, "play"), Arc::clone(&metrics));
-        let task = tokio::spawn(Informer::new(server, Arc::clone(&store), metrics, true, |_| {}).run());
+        let task = tokio::spawn(Informer::new(server, Arc::clone(&store), metrics, health, true, |_| {}).run());
         let seen = async {
             while store.progress() < 7 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -468,8 +477,9 @@ mod tests {
         let script: Script = Arc::new(Mutex::new((Vec::new(), answers)));
         let router = Router::new().fallback(answer).with_state(Arc::clone(&script));
         let (metrics, store): (Arc<Metrics>, Arc<Store<Pod>>) = (Arc::default(), Arc::default());
+        let health = Arc::new(Health::new(Arc::clone(&metrics)));
         let server = Server::new(kube::Client::new(router, "play"), Arc::clone(&metrics));
-        let task = tokio::spawn(Informer::new(server, Arc::clone(&store), metrics, false, |_| {}).run());
+        let task = tokio::spawn(Informer::new(server, Arc::clone(&store), metrics, health, false, |_| {}).run());
         tokio::time::timeout(Duration::from_secs(60), store.listed()).await.unwrap();
         task.abort();
         let asked = script.lock().unwrap().0.clone();

@@ -9,6 +9,7 @@ pub mod engine;
 pub mod events;
 pub mod execute;
 pub mod fair;
+pub mod health;
 pub mod hooks;
 pub mod informer;
 pub mod kinds;

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use operator::client::Server;
 use operator::engine::{Engine, HookOptions, Limits};
+use operator::health::Health;
 use operator::hooks::egress::{Egress, Policy, Reach};
 use operator::leader::{Candidate, Election, Leadership, Times};
 use operator::metrics::Metrics;
@@ -176,15 +177,15 @@ async fn run(cli: &Cli) -> Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let metrics = Arc::new(Metrics::default());
     let (leading, is_leading) = watch::channel(false);
-    let (synced, is_synced) = watch::channel(false);
-    let condition = Condition { metrics: Arc::clone(&metrics), leading: is_leading, synced: is_synced };
+    let health = Arc::new(Health::new(Arc::clone(&metrics)));
+    let condition = Condition { metrics: Arc::clone(&metrics), leading: is_leading, health: Arc::clone(&health) };
     let config = config(cli).await?;
     let hooks = hooks(cli, &config)?;
     let server = Server::new(kube::Client::try_from(config)?, Arc::clone(&metrics));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "starting");
     tokio::select! {
         served = serve(cli.listen, condition) => served.with_context(|| format!("cannot serve on {}", cli.listen)),
-        () = lead(cli, &server, &hooks, &metrics, &leading, &synced, async {
+        () = lead(cli, &server, &hooks, &metrics, &leading, &health, async {
             tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         }) => Ok(()),
     }
@@ -233,7 +234,7 @@ async fn lead(
     hooks: &HookOptions,
     metrics: &Arc<Metrics>,
     leading: &watch::Sender<bool>,
-    synced: &watch::Sender<bool>,
+    health: &Arc<Health>,
     stop: impl Future<Output = ()>,
 ) {
     let mut stop = std::pin::pin!(stop);
@@ -250,7 +251,7 @@ async fn lead(
         tracing::info!("leading");
         leading.send_replace(true);
         metrics.set_leading(true);
-        let term = term(cli, server, hooks, metrics, &leadership, synced);
+        let term = term(cli, server, hooks, metrics, &leadership, health);
         let lost = async { if cli.leader_elect { election.lost().await } else { std::future::pending().await } };
         let term = async {
             term.await;
@@ -263,7 +264,7 @@ async fn lead(
             () = &mut stop => true,
         };
         leading.send_replace(false);
-        synced.send_replace(false);
+        health.reset();
         metrics.end_term();
         if stopped {
             tracing::info!("stopping");
@@ -275,18 +276,12 @@ async fn lead(
     }
 }
 
-async fn term(
-    cli: &Cli,
-    server: &Server,
-    hooks: &HookOptions,
-    metrics: &Arc<Metrics>,
-    leadership: &Arc<Leadership>,
-    synced: &watch::Sender<bool>,
-) {
+async fn term(cli: &Cli, server: &Server, hooks: &HookOptions, metrics: &Arc<Metrics>, leadership: &Arc<Leadership>, health: &Arc<Health>) {
     let engine = Engine {
         server: server.clone(),
         leadership: Arc::clone(leadership),
         metrics: Arc::clone(metrics),
+        health: Arc::clone(health),
         limits: Limits {
             workers: cli.workers,
             writes_per_object: cli.writes_per_object,
@@ -297,7 +292,7 @@ async fn term(
         node_silence: cli.node_silence.try_into().unwrap_or(planner::node::DEFAULT_SILENCE),
         hooks: hooks.clone(),
     };
-    engine.run(synced).await;
+    engine.run().await;
 }
 
 fn host_name() -> String {

@@ -72,6 +72,7 @@ pub struct Metrics {
     queue_seconds: Family<Kind, Histogram>,
     actions: Family<Action, Counter>,
     watch_restarts: Family<Kind, Counter>,
+    watch_failing: Family<Kind, Gauge>,
     unreadable: Family<Kind, Counter>,
     cached: Family<Kind, Gauge>,
     workloads: Family<State, Gauge>,
@@ -102,6 +103,7 @@ impl Default for Metrics {
             queue_seconds: Family::new_with_constructor(seconds),
             actions: Family::default(),
             watch_restarts: Family::default(),
+            watch_failing: Family::default(),
             unreadable: Family::default(),
             cached: Family::default(),
             workloads: Family::default(),
@@ -122,6 +124,7 @@ impl Default for Metrics {
         registry.register("queue_seconds", "How long an object waited for its pass", metrics.queue_seconds.clone());
         registry.register("actions", "Writes of work, by what they do", metrics.actions.clone());
         registry.register("watch_restarts", "Watches that were opened again", metrics.watch_restarts.clone());
+        registry.register("watch_failing", "1 while a kind cannot be listed or watched", metrics.watch_failing.clone());
         registry.register("unreadable_objects", "Objects that could not be read and are not served", metrics.unreadable.clone());
         registry.register("cached_objects", "Objects in the cache", metrics.cached.clone());
         registry.register("workloads", "Objects by the reason of their Progressing condition", metrics.workloads.clone());
@@ -193,6 +196,14 @@ impl Metrics {
 
     pub(crate) fn count_watch_restart(&self, kind: &'static str) {
         self.watch_restarts.get_or_create(&Kind { kind }).inc();
+    }
+
+    pub(crate) fn set_watch_failing(&self, kind: &'static str, failing: bool) {
+        self.watch_failing.get_or_create(&Kind { kind }).set(i64::from(failing));
+    }
+
+    pub(crate) fn forget_watches(&self) {
+        self.watch_failing.clear();
     }
 
     pub(crate) fn count_unreadable(&self, kind: &'static str) {

@@ -10,6 +10,7 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use crate::health::Health;
 use crate::metrics::Metrics;
 
 /// How this process is.
@@ -19,8 +20,8 @@ pub struct Condition {
     pub metrics: Arc<Metrics>,
     /// Whether this process leads.
     pub leading: watch::Receiver<bool>,
-    /// Whether a leader's caches are complete.
-    pub synced: watch::Receiver<bool>,
+    /// What a leader can list and watch.
+    pub health: Arc<Health>,
 }
 
 /// Answers until it is dropped.
@@ -35,12 +36,16 @@ pub async fn serve(address: SocketAddr, condition: Condition) -> std::io::Result
     axum::serve(listener, router).await
 }
 
-/// Ready: a leader whose caches are complete, or a process that stands by.
-async fn ready(State(condition): State<Condition>) -> (StatusCode, &'static str) {
-    match (*condition.leading.borrow(), *condition.synced.borrow()) {
-        (true, true) => (StatusCode::OK, "leading\n"),
-        (true, false) => (StatusCode::SERVICE_UNAVAILABLE, "leading; the caches are not complete yet\n"),
-        (false, _) => (StatusCode::OK, "standing by\n"),
+/// Ready: a process that stands by, or a leader that has listed everything that it may. A line for each kind that it cannot list or watch.
+async fn ready(State(condition): State<Condition>) -> (StatusCode, String) {
+    if !*condition.leading.borrow() {
+        return (StatusCode::OK, "standing by\n".to_owned());
+    }
+    let troubles = condition.health.troubles();
+    if condition.health.is_ready() {
+        (StatusCode::OK, format!("leading\n{troubles}"))
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, format!("leading; the caches are not complete yet\n{troubles}"))
     }
 }
 

@@ -228,6 +228,12 @@ impl<T: Kept> Store<T> {
         *self.progress.borrow()
     }
 
+    /// Whether a list is here.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        *self.listed.borrow()
+    }
+
     /// Returns when a list is here.
     pub async fn listed(&self) {
         // The sender lives in self, so waiting cannot fail.

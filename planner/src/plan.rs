@@ -381,6 +381,8 @@ pub enum Hold {
     RevisionLeaving { name: String },
     /// More is stored of the object than the operator keeps.
     TooLarge { what: String },
+    /// What the object needs of other kinds cannot be listed.
+    NotListed { troubles: String },
 }
 
 /// What follows from a revision that is being deleted.
@@ -484,7 +486,7 @@ impl std::fmt::Display for Hold {
             Self::NotInThisVersion(feature) => write!(out, "{feature}"),
             Self::Invalid { field, problem } => write!(out, "{field}: {problem}"),
             Self::RevisionLeaving { name } => write!(out, "ControllerRevision {name} is being deleted: {WAITS_FOR_NAME}"),
-            Self::TooLarge { what } => write!(out, "nothing is done: {what}"),
+            Self::TooLarge { what: why } | Self::NotListed { troubles: why } => write!(out, "nothing is done: {why}"),
         }
     }
 }

@@ -58,6 +58,7 @@ fn observed(file: &str) -> (Observed, Timestamp) {
         refusals: Refusals::default(),
         lowers_memory: true,
         too_large: None,
+        unlisted: Vec::new(),
     };
     (observed, now)
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::world::{World, make_ready, owner, pod, template};
 use api::selector::LabelSelector;
 use jiff::{SignedDuration, Timestamp};
+use planner::gamedeployment::Unlisted;
 use planner::inplace::Update;
 use planner::plan::{Action, DeleteReason, Hold, NewPod, PatchReason, PodPart, PodPatch};
 use planner::pod::{Gate, Phase, PodFacts};
@@ -69,6 +70,9 @@ struct Scenario {
     /// Revisions that are being deleted.
     #[serde(default)]
     leaving: Vec<String>,
+    /// Kinds that have not been listed, with why if that is known.
+    #[serde(default)]
+    unlisted: Vec<Unlisted>,
     /// Whether the HookTemplate `test` exists.
     #[serde(default)]
     hook_template: bool,
@@ -87,6 +91,15 @@ struct Scenario {
     conditions: BTreeMap<String, String>,
     #[serde(default)]
     wakes: bool,
+}
+
+/// What is seen of nodes, and which kinds are not seen at all.
+fn see_others(world: &mut World, scenario: &Scenario) {
+    world.nodes = if scenario.braked { 2 } else { 10 };
+    world.lost.insert("lost".to_owned(), world.now - SignedDuration::from_secs(400));
+    world.lost.insert("silent".to_owned(), world.now - SignedDuration::from_secs(100));
+    world.cordoned.insert("cordoned".to_owned());
+    world.unlisted.clone_from(&scenario.unlisted);
 }
 
 fn build(scenario: &Scenario) -> World {
@@ -133,10 +146,7 @@ fn build(scenario: &Scenario) -> World {
     for line in &scenario.pods {
         add(&mut world, line);
     }
-    world.nodes = if scenario.braked { 2 } else { 10 };
-    world.lost.insert("lost".to_owned(), world.now - SignedDuration::from_secs(400));
-    world.lost.insert("silent".to_owned(), world.now - SignedDuration::from_secs(100));
-    world.cordoned.insert("cordoned".to_owned());
+    see_others(&mut world, scenario);
     for guard in &scenario.guards {
         put_up(&mut world, guard);
     }
@@ -379,6 +389,7 @@ fn word(hold: &Hold) -> &'static str {
         Hold::Invalid { .. } => "invalid",
         Hold::RevisionLeaving { .. } => "revision leaving",
         Hold::TooLarge { .. } => "too large",
+        Hold::NotListed { .. } => "not listed",
         Hold::Clamped { .. } => "clamped",
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use ipnet::IpNet;
 use serde::Deserialize;
+use tokio::sync::oneshot;
 
 use super::egress::Egress;
 use crate::client::Server;
@@ -70,7 +71,7 @@ impl ClusterLookup {
     }
 
     /// Looks everything up once and tells the policy.
-    pub(crate) async fn look(&mut self) {
+    async fn look(&mut self) {
         let (api_server, services) = tokio::join!(self.api_server(), self.services());
         let trouble: Vec<String> = [api_server, services].into_iter().filter_map(Result::err).collect();
         let trouble = trouble.join("; ");
@@ -84,7 +85,10 @@ impl ClusterLookup {
     }
 
     /// Looks again and again. Never ends.
-    pub(crate) async fn keep_looking(mut self) {
+    pub(crate) async fn keep_looking(mut self, looked: oneshot::Sender<()>) {
+        self.look().await;
+        // Whoever waits for it may have ended.
+        let _ = looked.send(());
         loop {
             tokio::time::sleep(if self.trouble.is_empty() { AGAIN } else { SOON }).await;
             self.look().await;

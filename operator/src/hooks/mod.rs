@@ -256,7 +256,8 @@ impl Shared {
             let mut turn = self.turn(errand, &hosts).await;
             let target = self.asker.target(errand).await;
             let found: BTreeSet<SocketAddr> = target.iter().flatten().flat_map(Target::hosts).collect();
-            let places: Option<Vec<_>> = found.difference(&hosts).map(|host| self.asker.hosts.of(*host).try_take(&errand.namespace)).collect();
+            let places: Option<Vec<_>> =
+                found.difference(&hosts).map(|host| self.asker.hosts.of(*host).try_take(&errand.namespace)).collect();
             if let Some(places) = places {
                 turn.extend(places);
                 return (turn, target);

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use api::names::{GAMEDEPLOYMENT_REPORTER, PROTECTION_FINALIZER};
-use api::tkex::{GameDeployment, GameDeploymentStatus, HookRun, HookStep, HookTemplate};
+use api::names::GAMEDEPLOYMENT_REPORTER;
+use api::tkex::{GameDeployment, GameDeploymentStatus, HookRun, HookTemplate};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use jiff::{SignedDuration, Timestamp};
-use planner::gamedeployment::{self, Observed};
+use planner::gamedeployment::{self, Needed, Observed, Unlisted};
 use planner::gate::Place;
 use planner::node::{MOST_SILENT_PERCENT, NodeFacts, Nodes};
 use planner::pod::PodFacts;
@@ -21,6 +23,7 @@ use crate::allowance::Allowance;
 use crate::client::Server;
 use crate::controller::{Known, Pass, Workload};
 use crate::execute::Failure;
+use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::settle::{Cache, Expected, Writes};
@@ -56,6 +59,8 @@ pub struct GameDeployments {
     gone: Arc<Mutex<Gone>>,
     /// PodDisruptionBudgets.
     pub budgets: Arc<Store<Budget>>,
+    /// What cannot be listed.
+    health: Arc<Health>,
 }
 
 /// Names of pods, by the namespace and the uid of their owner.
@@ -88,13 +93,28 @@ impl GameDeployments {
         deleted_nodes: Arc<Deleted>,
         silence: SignedDuration,
         allowance: &Arc<Allowance>,
+        health: Arc<Health>,
     ) -> Self {
         let (objects, pods) = (store(allowance), store(allowance));
         let (revisions, hook_runs) = (store(allowance), store(allowance));
         let (nodes, budgets) = (Arc::default(), store(allowance));
         let silent = Arc::new(Mutex::new(Silent { since: BTreeMap::new(), is_braked: false, heard_since: Timestamp::now() }));
         let (gone, lowers_memory) = (Arc::default(), Arc::new(AtomicBool::new(true)));
-        Self { objects, pods, revisions, hook_runs, hook_templates, nodes, deleted_nodes, silence, lowers_memory, silent, gone, budgets }
+        Self {
+            objects,
+            pods,
+            revisions,
+            hook_runs,
+            hook_templates,
+            nodes,
+            deleted_nodes,
+            silence,
+            lowers_memory,
+            silent,
+            gone,
+            budgets,
+            health,
+        }
     }
 
     /// Learns what this Kubernetes can do. One that does not say can do everything.
@@ -114,10 +134,36 @@ impl GameDeployments {
         }
     }
 
-    /// Returns when everything has been listed.
+    /// Returns when everything has been listed that every object needs.
     pub async fn listed(&self) {
-        let pods = async { tokio::join!(self.pods.listed(), self.revisions.listed(), self.nodes.listed(), self.budgets.listed()) };
-        tokio::join!(self.objects.listed(), pods);
+        tokio::join!(self.objects.listed(), self.pods.listed(), self.revisions.listed());
+    }
+
+    /// Reconciles all objects again as what only some of them need is listed. Never returns.
+    pub async fn reconcile_when_more_is_listed(&self, queue: &Queue) {
+        let listed = [
+            self.hook_runs.listed().boxed(),
+            self.hook_templates.listed().boxed(),
+            self.nodes.listed().boxed(),
+            self.budgets.listed().boxed(),
+        ];
+        let mut listed = FuturesUnordered::from_iter(listed);
+        while listed.next().await.is_some() {
+            self.objects.keys().into_iter().for_each(|key| queue.add(key));
+        }
+        std::future::pending::<()>().await;
+    }
+
+    /// What is not listed yet: that none of it is seen does not mean that there is none.
+    fn unlisted(&self) -> Vec<Unlisted> {
+        let of = |is_listed: bool, kind: Needed, name: &str| (!is_listed).then(|| Unlisted { kind, why: self.health.trouble(name) });
+        let all = [
+            of(self.hook_runs.is_listed(), Needed::HookRun, Custom::<HookRun>::KIND),
+            of(self.hook_templates.is_listed(), Needed::HookTemplate, Custom::<HookTemplate>::KIND),
+            of(self.nodes.is_listed(), Needed::Node, Node::KIND),
+            of(self.budgets.is_listed(), Needed::PodDisruptionBudget, Budget::KIND),
+        ];
+        all.into_iter().flatten().collect()
     }
 
     /// Everything known about one object.
@@ -126,6 +172,8 @@ impl GameDeployments {
         let entry = self.objects.get(key)?;
         let object = Arc::clone(&entry.object);
         let uid = object.metadata.uid.clone().unwrap_or_default();
+        // Asked before anything is read: what is listed meanwhile may be missing below.
+        let unlisted = self.unlisted();
         let mut too_large = entry.too_large.clone();
         let selector = &object.spec.selector;
         let owner = OwnerKey { kind: Self::KIND.to_owned(), key: key.clone(), uid: uid.clone() };
@@ -145,7 +193,7 @@ impl GameDeployments {
         too_large = too_large.or_else(|| own.iter().find_map(|run| Some(name_of("HookRun", &run.key().name, run.too_large.as_ref()?))));
         let hook_runs = own.iter().map(|run| Arc::clone(&run.object)).collect();
         let mut hook_templates = Vec::new();
-        for name in templates(&object) {
+        for name in gamedeployment::hook_templates(&object) {
             let known = self.hook_templates.get(&Key { namespace: key.namespace.clone(), name: name.to_owned() });
             hook_templates.extend(known.map(|template| Arc::clone(&template.object)));
         }
@@ -153,7 +201,7 @@ impl GameDeployments {
         revisions.extend(loose.iter().filter(|one| selector.matches(&one.labels)).map(|one| Arc::clone(&one.facts)));
         let nodes = self.nodes_of(&pods);
         let neighbours = || self.budgets.find(&Index::Namespace(key.namespace.clone()));
-        let budgets = if protects(&object) { neighbours() } else { Vec::new() };
+        let budgets = if gamedeployment::guards_pods(&object) { neighbours() } else { Vec::new() };
         let budgets = budgets.iter().map(|budget| Arc::clone(&budget.facts)).collect();
         // Read after the pods: a pod that is gone from there is remembered here.
         let names = |gone: &HashMap<_, VecDeque<String>>| Some(gone.get(&uid)?.iter().cloned().collect::<Vec<_>>());
@@ -172,6 +220,7 @@ impl GameDeployments {
             taken_pod_names,
             refusals,
             too_large,
+            unlisted,
             lowers_memory: self.lowers_memory.load(Ordering::Relaxed),
         })
     }
@@ -239,7 +288,7 @@ impl GameDeployments {
     /// A node was cordoned or opened, or is known to be deleted: reconcile those that ask their pods before they go.
     pub fn nodes_changed(&self, queue: &Queue) {
         let keys = self.objects.keys();
-        let asks = |key: &Key| self.objects.get(key).is_some_and(|entry| pod_hooks(&entry.object).next().is_some());
+        let asks = |key: &Key| self.objects.get(key).is_some_and(|entry| gamedeployment::asks_about_pods(&entry.object));
         keys.into_iter().filter(asks).for_each(|key| queue.add(key));
     }
 
@@ -314,7 +363,7 @@ impl GameDeployments {
     pub fn template_changed(&self, queue: &Queue, change: &Change<Custom<HookTemplate>>) {
         let Some(key) = change.new.as_ref().or(change.old.as_ref()).map(|template| template.key()) else { return };
         let neighbours = self.objects.find(&Index::Namespace(key.namespace));
-        let askers = neighbours.iter().filter(|entry| templates(&entry.object).any(|name| name == key.name));
+        let askers = neighbours.iter().filter(|entry| gamedeployment::hook_templates(&entry.object).any(|name| name == key.name));
         askers.for_each(|entry| queue.add(entry.key()));
     }
 
@@ -326,7 +375,7 @@ impl GameDeployments {
             return;
         }
         let neighbours = self.objects.find(&Index::Namespace(budget.key().namespace));
-        neighbours.iter().filter(|entry| protects(&entry.object)).for_each(|entry| queue.add(entry.key()));
+        neighbours.iter().filter(|entry| gamedeployment::guards_pods(&entry.object)).for_each(|entry| queue.add(entry.key()));
     }
 
     /// A revision changed: look at its owner.
@@ -354,26 +403,6 @@ fn count(metrics: &Metrics, change: &Change<Custom<HookRun>>) {
         (None, None) => metrics.count_answer(place.word(), "Asked"),
         (Some(_) | None, _) => {}
     }
-}
-
-/// HookTemplates that an object names.
-fn templates(object: &GameDeployment) -> impl Iterator<Item = &str> {
-    let steps = object.spec.update_strategy.canary.iter().flat_map(|canary| &canary.steps);
-    steps.filter_map(|step| step.hook.as_ref()).chain(pod_hooks(object)).map(|hook| hook.template_name.as_str())
-}
-
-/// Hooks that an object asks about pods.
-fn pod_hooks(object: &GameDeployment) -> impl Iterator<Item = &HookStep> {
-    let spec = &object.spec;
-    let pre_delete = spec.pre_delete_update_strategy.as_ref().and_then(|strategy| strategy.hook.as_ref());
-    let in_place = [&spec.pre_inplace_update_strategy, &spec.post_inplace_update_strategy];
-    pre_delete.into_iter().chain(in_place.into_iter().flatten().filter_map(|strategy| strategy.hook.as_ref()))
-}
-
-/// Whether an object protects its pods, or did and has not ended it.
-fn protects(object: &GameDeployment) -> bool {
-    let wants = object.spec.pre_delete_update_strategy.as_ref().is_some_and(|strategy| strategy.protect == Some(true));
-    wants || object.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == PROTECTION_FINALIZER)
 }
 
 impl Workload for GameDeployments {
@@ -423,7 +452,7 @@ mod tests {
 
     fn world() -> GameDeployments {
         let (deleted, _) = Deleted::new();
-        GameDeployments::new(Arc::default(), Arc::new(deleted), SignedDuration::from_mins(5), &Arc::default())
+        GameDeployments::new(Arc::default(), Arc::new(deleted), SignedDuration::from_mins(5), &Arc::default(), Arc::default())
     }
 
     fn put<T: Kept>(store: &Store<T>, object: &Value) {
@@ -520,7 +549,7 @@ mod tests {
     fn a_workload_of_which_not_all_is_kept_is_held_and_told_why() {
         let (deleted, _) = Deleted::new();
         let allowance = Arc::new(Allowance::of(20_000));
-        let world = GameDeployments::new(Arc::default(), Arc::new(deleted), SignedDuration::from_mins(5), &allowance);
+        let world = GameDeployments::new(Arc::default(), Arc::new(deleted), SignedDuration::from_mins(5), &allowance, Arc::default());
         let metadata = json!({ "name": "game", "namespace": "play", "uid": "uid-game", "resourceVersion": "1" });
         let spec = json!({ "selector": { "matchLabels": { "app": "game" } }, "template": { "metadata": { "labels": { "app": "game" } } } });
         put(&world.objects, &json!({ "metadata": metadata, "spec": spec }));

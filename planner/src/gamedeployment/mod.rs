@@ -7,6 +7,7 @@
 mod changes;
 mod leaving;
 mod moves;
+mod needs;
 mod situation;
 mod status;
 
@@ -25,6 +26,7 @@ use crate::protect::BudgetFacts;
 use crate::refusal::Refusals;
 use crate::revision::{self, RevisionFacts};
 
+pub use needs::{Needed, Unlisted, asks_about_pods, guards_pods, hook_templates};
 pub use status::with_trouble;
 
 /// The moment of the decision.
@@ -61,6 +63,9 @@ pub struct Observed {
     /// Why not all that is stored of it or of its pods, revisions and HookRuns is known.
     #[serde(default)]
     pub too_large: Option<String>,
+    /// Kinds that have not been listed.
+    #[serde(default)]
+    pub unlisted: Vec<Unlisted>,
     /// Whether memory limits can be lowered without a restart: since Kubernetes 1.34.
     #[serde(default = "yes")]
     pub lowers_memory: bool,
@@ -75,7 +80,10 @@ fn yes() -> bool {
 pub fn decide(seen: &Observed, now: Now) -> Plan<GameDeploymentStatus> {
     if let Some(what) = &seen.too_large {
         let hold = Hold::TooLarge { what: what.clone() };
-        return Plan { holds: vec![hold.clone()], ..Plan::only(status::too_large(&seen.object, &hold, now)) };
+        return Plan { holds: vec![hold.clone()], ..Plan::only(status::unknown(&seen.object, &hold, now)) };
+    }
+    if let Some(plan) = needs::plan(seen, now) {
+        return plan;
     }
     let situation = Situation::of(seen, now);
     if seen.object.metadata.deletion_timestamp.is_some() {

@@ -36,12 +36,13 @@ pub(super) fn status(seen: &Observed, situation: &Situation, moves: &Moves<'_>) 
     status
 }
 
-/// The status of an object of which too much is stored: what was known of it stays.
-pub(super) fn too_large(object: &GameDeployment, hold: &Hold, now: Now) -> GameDeploymentStatus {
+/// The status of an object of which not everything is known: what was known of it stays.
+pub(super) fn unknown(object: &GameDeployment, hold: &Hold, now: Now) -> GameDeploymentStatus {
     let mut status = object.status.clone().unwrap_or_default();
     let generation = object.metadata.generation;
-    condition::set(&mut status.conditions, kind::PROGRESSING, Verdict::no(reason::TOO_LARGE, hold.to_string()), generation, now);
-    condition::set(&mut status.conditions, kind::DEGRADED, Verdict::yes(reason::TOO_LARGE, hold.to_string()), generation, now);
+    let reason = if matches!(hold, Hold::NotListed { .. }) { reason::NOT_LISTED } else { reason::TOO_LARGE };
+    condition::set(&mut status.conditions, kind::PROGRESSING, Verdict::no(reason, hold.to_string()), generation, now);
+    condition::set(&mut status.conditions, kind::DEGRADED, Verdict::yes(reason, hold.to_string()), generation, now);
     status.observed_generation = generation;
     status
 }
@@ -226,6 +227,7 @@ fn standstill(hold: &Hold) -> Option<&'static str> {
         Hold::Invalid { .. } => Some(reason::INVALID_SPEC),
         Hold::RevisionLeaving { .. } => Some(reason::REVISION_LEAVING),
         Hold::TooLarge { .. } => Some(reason::TOO_LARGE),
+        Hold::NotListed { .. } => Some(reason::NOT_LISTED),
         Hold::Refused { .. } => Some(reason::REFUSED),
         Hold::Partition { .. }
         | Hold::Budget { .. }
@@ -281,6 +283,7 @@ fn degraded(holds: &[Hold]) -> Verdict {
         | Hold::Invalid { .. }
         | Hold::RevisionLeaving { .. }
         | Hold::TooLarge { .. }
+        | Hold::NotListed { .. }
         | Hold::HookFailed { .. }
         | Hold::HookNotPossible { .. }
         | Hold::GateNotPossible { .. }

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use planner::approval;
 use planner::budget::Limits;
-use planner::gamedeployment::{Observed, decide};
+use planner::gamedeployment::{Observed, Unlisted, decide};
 use planner::gate;
 use planner::inplace::Update;
 use planner::manifest::{self, Owner};
@@ -67,6 +67,8 @@ pub(crate) struct World {
     /// Nodes that somebody wants to empty.
     pub(crate) cordoned: BTreeSet<String>,
     pub(crate) budgets: BTreeMap<String, BudgetFacts>,
+    /// Kinds that have not been listed.
+    pub(crate) unlisted: Vec<Unlisted>,
     pub(crate) now: Timestamp,
     /// Writes that the API server refuses.
     pub(crate) rules: Vec<Rule>,
@@ -155,6 +157,7 @@ impl World {
             nodes: 3,
             cordoned,
             budgets,
+            unlisted: Vec::new(),
             now,
             rules,
             refusals,
@@ -180,6 +183,7 @@ impl World {
             refusals: self.refusals.clone(),
             lowers_memory: true,
             too_large: None,
+            unlisted: self.unlisted.clone(),
         }
     }
 
