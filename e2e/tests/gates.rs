@@ -565,9 +565,9 @@ async fn protected(scene: &Arc<Scene>) -> Result<()> {
         tried.is_err_and(|error| error.to_string().contains(why) && error.to_string().contains("deletion-allow to Always"))
     };
     eventually("the policy counts", || refused("gamedeployment/kept", "it has 2 pods")).await?;
-    ensure!(refused("hooktemplate/drained", "others may need it"), "a labelled HookTemplate can be deleted");
+    ensure!(refused("hooktemplate/drained", "other objects may need it"), "a labelled HookTemplate can be deleted");
     scene.kubectl(&["label", "crd", "hookruns.tkex.tencent.com", &label("Cascading")])?;
-    let crd = refused("crd/hookruns.tkex.tencent.com", "others may need it");
+    let crd = refused("crd/hookruns.tkex.tencent.com", "other objects may need it");
     scene.kubectl(&["label", "crd", "hookruns.tkex.tencent.com", "io.tencent.bcs.dev/deletion-allow-"])?;
     ensure!(crd, "a labelled CRD can be deleted");
     // Without the label, without pods, or with the other label it goes.
