@@ -10,9 +10,11 @@ use planner::gate::Place;
 use planner::manifest::Owner;
 use planner::plan::{NewMeasurement, Plan};
 use planner::refusal::Refusals;
+use planner::request::Resource;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use crate::client::CallError;
 use crate::events::Note;
 use crate::execute::{Executor, Failure, Mandate, Report, Taken};
 use crate::fair::Places;
@@ -40,8 +42,8 @@ pub trait Workload: Send + Sync + 'static {
     }
     /// Adds to a status that a plan could not be carried out.
     fn with_trouble(status: Self::Status, before: Option<&Self::Status>, failure: &Failure, now: Timestamp) -> Self::Status;
-    /// What must have been seen before the next decision, and where it is seen.
-    fn awaited<'a>(&'a self, writes: &'a Writes) -> Vec<(&'a dyn Cache, &'a Expected)>;
+    /// Where writes of a resource are seen; none for resources that objects of the kind do not write.
+    fn cache(&self, resource: Resource) -> Option<&dyn Cache>;
     /// Begins a measurement. Only HookRuns have any.
     fn measure(&self, _: &Key, _: &NewMeasurement) {}
 }
@@ -148,15 +150,20 @@ impl<W: Workload> Controller<W> {
         self.memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    /// What must have been seen before the next decision, and where it is seen.
+    fn awaited<'a>(&'a self, writes: &'a Writes) -> impl Iterator<Item = (Resource, &'a dyn Cache, &'a Expected)> {
+        writes.iter().filter_map(|(resource, expected)| Some((resource, self.workload.cache(resource)?, expected)))
+    }
+
     async fn reconcile(&self, key: &Key) -> Outcome {
-        let is_met = |writes: &Writes| self.workload.awaited(writes).iter().all(|(cache, expected)| cache.has_seen(expected));
+        let is_met = |writes: &Writes| self.awaited(writes).all(|(_, cache, expected)| cache.has_seen(expected));
         match self.settle.check(key, is_met) {
             Settled::Yes => {}
             Settled::No => return Outcome::Unsettled,
             Settled::Overdue => {
                 let writes = self.settle.expected(key);
-                let unseen = self.workload.awaited(&writes).into_iter().filter(|(cache, expected)| !cache.has_seen(expected));
-                unseen.for_each(|(cache, _)| cache.watch_again());
+                let unseen = self.awaited(&writes).filter(|(_, cache, expected)| !cache.has_seen(expected));
+                unseen.for_each(|(_, cache, _)| cache.watch_again());
                 return Outcome::Unsettled;
             }
             Settled::Unanswered => return self.look_up(key).await,
@@ -193,9 +200,11 @@ impl<W: Workload> Controller<W> {
     async fn look_up(&self, key: &Key) -> Outcome {
         tracing::warn!(kind = W::KIND, object = %key, "a write got no answer; asking what became of it");
         let writes = self.settle.expected(key);
-        let awaited = self.workload.awaited(&writes);
-        let found = awaited.iter().map(|(cache, expected)| cache.look_up(&self.executor.server, &expected.unanswered));
-        match futures::future::try_join_all(found).await {
+        let found = self.awaited(&writes).map(|(resource, cache, expected)| async move {
+            Ok((resource, cache.look_up(&self.executor.server, &expected.unanswered).await?))
+        });
+        let found: Result<Vec<_>, CallError> = futures::future::try_join_all(found).await;
+        match found {
             Ok(found) => {
                 self.settle.answered(key, found);
                 Outcome::Unsettled
@@ -225,7 +234,7 @@ impl<W: Workload> Controller<W> {
         match recorded {
             Ok(Recorded::Same) => {}
             Ok(Recorded::Written(version)) => {
-                writes.object.wrote(version);
+                writes.of(Resource::Object).wrote(version);
                 self.tell(&pass.owner, pass.plan.notes);
             }
             Ok(Recorded::Later(at)) => self.queue.add_at(key.clone(), at),

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use api::names::PAUSED_FOR_ANNOTATION;
 use futures::StreamExt;
 use jiff::Timestamp;
-use planner::manifest::{self, Owner};
-use planner::plan::{Action, NewMeasurement, PodPart, PodPatch};
+use planner::manifest::Owner;
+use planner::plan::{Action, NewMeasurement, PodPart};
 use planner::refusal::{Fallout, Outcome, Refusals};
-use serde_json::{Value, json};
+use planner::request::{self, Resource, Subject, Verb};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::client::{CallError, Patch, Server, Written, WrittenOwner};
@@ -18,7 +18,7 @@ use crate::events::{Events, Note};
 use crate::fair::Places;
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
-use crate::settle::{Expected, Writes};
+use crate::settle::Writes;
 use crate::store::Key;
 
 /// After this time the rest waits for a fresh decision.
@@ -277,9 +277,10 @@ impl Run<'_> {
             report.trouble |= is_over;
             // It may have been done all the same.
             if error.is_without_answer()
-                && let Some((expected, name, _)) = subject(&mut report.writes, action, &self.mandate.owner)
+                && let Some(Subject { resource, name, .. }) = request::subject(&self.mandate.owner, action)
             {
-                expected.unanswered.insert(Key { namespace: self.mandate.owner.namespace.clone(), name: name.to_owned() });
+                let key = Key { namespace: self.mandate.owner.namespace.clone(), name: name.to_owned() };
+                report.writes.of(resource).unanswered.insert(key);
             }
             // What waits since before is told by the plan. Somebody else's write in between is not worth telling.
             if (is_new || is_over) && !error.is_conflict() {
@@ -303,88 +304,42 @@ impl Run<'_> {
         if let Action::Probe(inner) = action {
             return self.write_to(&self.executor.server.dry(), inner).await.map(|_| Effect::Begun);
         }
+        if let Action::Measure(new) = action {
+            (self.measure)(new);
+            return Ok(Effect::Begun);
+        }
         self.write_to(&self.executor.server, action).await
     }
 
     async fn write_to(&self, server: &Server, action: &Action) -> Result<Effect, CallError> {
         let owner = &self.mandate.owner;
-        let pods = format!("/api/v1/namespaces/{}/pods", owner.namespace);
-        let revisions = format!("/apis/apps/v1/namespaces/{}/controllerrevisions", owner.namespace);
-        let runs = format!("/apis/tkex.tencent.com/v1alpha1/namespaces/{}/hookruns", owner.namespace);
-        let budgets = format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets", owner.namespace);
-        match action {
-            Action::CreatePod(new) => self.create(server, &pods, &new.name, &manifest::pod(owner, new)).await,
-            Action::DeletePod { name, uid, version, .. } => gone(server.delete(&format!("{pods}/{name}"), uid, *version).await),
-            Action::AdoptPod { name, uid } => {
-                if !self.owner_is_alive().await? {
-                    return Ok(Effect::Orphaned);
-                }
-                changed(server.patch(&format!("{pods}/{name}"), Patch::Strategic, &manifest::adoption(owner, uid)).await)
-            }
-            Action::ReleasePod { name, uid } => {
-                changed(server.patch(&format!("{pods}/{name}"), Patch::Strategic, &manifest::release(owner, uid)).await)
-            }
-            Action::CreateRevision(new) => self.create(server, &revisions, &new.name, &manifest::controller_revision(owner, new)).await,
-            Action::BumpRevision { name, uid, number } => {
-                let patch = json!({ "metadata": { "uid": uid }, "revision": number });
-                changed(server.patch(&format!("{revisions}/{name}"), Patch::Merge, &patch).await)
-            }
-            Action::AdoptRevision { name, uid } => {
-                if !self.owner_is_alive().await? {
-                    return Ok(Effect::Orphaned);
-                }
-                changed(server.patch(&format!("{revisions}/{name}"), Patch::Strategic, &manifest::adoption(owner, uid)).await)
-            }
-            Action::DeleteRevision { name, uid } => gone(server.delete(&format!("{revisions}/{name}"), uid, None).await),
-            Action::Measure(new) => {
-                (self.measure)(new);
-                Ok(Effect::Begun)
-            }
-            Action::PatchPod(change) => Self::patch_pod(server, &pods, change).await,
+        let (Some(Subject { resource, name, uid }), Some(verb)) = (request::subject(owner, action), request::verb(owner, action)) else {
             // Only told.
-            Action::SkipHook { .. } => Ok(Effect::Wrote(0)),
-            Action::Pause { paused, mark, version } => {
-                let metadata = json!({ "resourceVersion": version, "annotations": { PAUSED_FOR_ANNOTATION: mark } });
-                self.patch_owner(json!({ "metadata": metadata, "spec": { "updateStrategy": { "paused": paused } } })).await
+            return Ok(Effect::Wrote(0));
+        };
+        let collection = resource.collection(&owner.namespace);
+        let path = collection.as_ref().map_or_else(|| self.mandate.path.clone(), |all| format!("{all}/{name}"));
+        match verb {
+            Verb::Create(body) => self.create(server, &collection.unwrap_or_default(), &path, &body).await,
+            Verb::Patch { strategic, part, body } => {
+                let patch = if strategic { Patch::Strategic } else { Patch::Merge };
+                change(server, &path, patch, part, &body).await
             }
-            Action::ResetRetry { field, version } => {
-                let spec = json!({ field: { "retry": false } });
-                self.patch_owner(json!({ "metadata": { "resourceVersion": version }, "spec": spec })).await
+            Verb::Adopt(body) => {
+                if !self.owner_is_alive().await? {
+                    return Ok(Effect::Orphaned);
+                }
+                change(server, &path, Patch::Strategic, PodPart::Main, &body).await
             }
-            Action::SetFinalizers { finalizers, version } => {
-                self.patch_owner(json!({ "metadata": { "resourceVersion": version, "finalizers": finalizers } })).await
-            }
-            Action::CreateBudget { name } => self.create(server, &budgets, name, &manifest::budget(owner, name)).await,
-            Action::DeleteBudget { name, uid } => gone(server.delete(&format!("{budgets}/{name}"), uid, None).await),
-            Action::CreateHookRun(new) => self.create(server, &runs, &new.name, &manifest::hook_run(owner, new)).await,
-            Action::Probe(_) => Ok(Effect::Begun),
-            Action::DeleteHookRun { name, uid, .. } => gone(server.delete(&format!("{runs}/{name}"), uid, None).await),
+            Verb::Delete { version } => gone(server.delete(&path, uid, version).await),
         }
     }
 
     /// Creates an object. One of that name may be ours already.
-    async fn create(&self, server: &Server, all: &str, name: &str, body: &Value) -> Result<Effect, CallError> {
-        match server.create(all, body).await {
-            Err(error) if error.is_already_there() => self.whose(&format!("{all}/{name}")).await,
+    async fn create(&self, server: &Server, collection: &str, path: &str, body: &Value) -> Result<Effect, CallError> {
+        match server.create(collection, body).await {
+            Err(error) if error.is_already_there() => self.whose(path).await,
             written => Ok(Effect::Wrote(written?.metadata.version())),
-        }
-    }
-
-    /// Changes the object itself, if nobody has since: the patch names the version.
-    async fn patch_owner(&self, patch: Value) -> Result<Effect, CallError> {
-        changed(self.executor.server.patch(&self.mandate.path, Patch::Merge, &patch).await)
-    }
-
-    async fn patch_pod(server: &Server, pods: &str, change: &PodPatch) -> Result<Effect, CallError> {
-        let part = match change.part {
-            PodPart::Main => "",
-            PodPart::Status => "/status",
-            PodPart::Resize => "/resize",
-        };
-        match server.patch(&format!("{pods}/{}{part}", change.name), Patch::Strategic, &change.body).await {
-            // The pod is there, but nobody serves this part of it.
-            Err(error) if is_not_served(&error) => Err(error),
-            written => changed(written),
         }
     }
 
@@ -415,6 +370,21 @@ fn is_not_served(error: &CallError) -> bool {
     error.is_not_found() && error.message.contains("could not find the requested resource")
 }
 
+async fn change(server: &Server, path: &str, patch: Patch, part: PodPart, body: &Value) -> Result<Effect, CallError> {
+    let part = match part {
+        PodPart::Main => "",
+        PodPart::Status => "/status",
+        PodPart::Resize => "/resize",
+    };
+    match server.patch(&format!("{path}{part}"), patch, body).await {
+        Ok(written) => Ok(Effect::Wrote(written.metadata.version())),
+        // The object is there, but nobody serves this part of it.
+        Err(error) if is_not_served(&error) => Err(error),
+        Err(error) if error.is_not_found() || error.is_other_uid() => Ok(Effect::Replaced),
+        Err(error) => Err(error),
+    }
+}
+
 fn gone(result: Result<Written, CallError>) -> Result<Effect, CallError> {
     match result {
         Ok(written) if written.metadata.version() > 0 => Ok(Effect::Wrote(written.metadata.version())),
@@ -426,40 +396,12 @@ fn gone(result: Result<Written, CallError>) -> Result<Effect, CallError> {
     }
 }
 
-fn changed(result: Result<Written, CallError>) -> Result<Effect, CallError> {
-    match result {
-        Ok(written) => Ok(Effect::Wrote(written.metadata.version())),
-        Err(error) if error.is_not_found() || error.is_other_uid() => Ok(Effect::Replaced),
-        Err(error) => Err(error),
-    }
-}
-
-/// The object that an action writes: where it is to be seen, its name and uid.
-fn subject<'a>(writes: &'a mut Writes, action: &'a Action, owner: &'a Owner) -> Option<(&'a mut Expected, &'a str, &'a str)> {
-    let Writes { object, pods, revisions, hook_runs, budgets } = writes;
-    Some(match action {
-        Action::CreatePod(new) => (pods, &new.name, ""),
-        Action::DeletePod { name, uid, .. } | Action::AdoptPod { name, uid } | Action::ReleasePod { name, uid } => (pods, name, uid),
-        Action::CreateRevision(new) => (revisions, &new.name, ""),
-        Action::BumpRevision { name, uid, .. } | Action::AdoptRevision { name, uid } | Action::DeleteRevision { name, uid } => {
-            (revisions, name, uid)
-        }
-        Action::PatchPod(change) => (pods, &change.name, &change.uid),
-        Action::Pause { .. } | Action::ResetRetry { .. } | Action::SetFinalizers { .. } => (object, &owner.name, &owner.uid),
-        Action::CreateBudget { name } => (budgets, name, ""),
-        Action::DeleteBudget { name, uid } => (budgets, name, uid),
-        Action::CreateHookRun(new) => (hook_runs, &new.name, ""),
-        // The one that the plan is about, or one of its own.
-        Action::DeleteHookRun { name, uid, .. } => (if owner.uid == *uid { object } else { hook_runs }, name, uid),
-        Action::Probe(_) | Action::SkipHook { .. } | Action::Measure(_) => return None,
-    })
-}
-
 fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect) {
     let key = |name: &str| Key { namespace: owner.namespace.clone(), name: name.to_owned() };
     // A dry run that passed: what waits for it is done with the next plan.
     report.unfinished |= matches!(action, Action::Probe(_));
-    let Some((expected, name, uid)) = subject(&mut report.writes, action, owner) else { return };
+    let Some(Subject { resource, name, uid }) = request::subject(owner, action) else { return };
+    let expected = report.writes.of(resource);
     match effect {
         Effect::Wrote(version) | Effect::Seen(version) => expected.wrote(*version),
         Effect::Gone => expected.lost(key(name), uid),
@@ -468,7 +410,7 @@ fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect
             report.unfinished = true;
         }
         Effect::NameTaken => {
-            let names = if matches!(action, Action::CreatePod(_)) { &mut report.taken.pods } else { &mut report.taken.revisions };
+            let names = if resource == Resource::Pod { &mut report.taken.pods } else { &mut report.taken.revisions };
             names.push(name.to_owned());
             report.unfinished = true;
         }
@@ -482,10 +424,12 @@ mod tests {
     use axum::Router;
     use axum::extract::State;
     use http::StatusCode;
-    use planner::plan::{DeleteReason, NewPod, PatchReason};
+    use planner::plan::{DeleteReason, NewPod, PatchReason, PodPatch};
     use planner::refusal::Wanted;
+    use serde_json::json;
 
     use super::*;
+    use crate::settle::Expected;
 
     /// What the server answers to requests whose method and path contain these words, and how often; for ever if 0.
     #[derive(Clone, Copy)]
@@ -552,6 +496,10 @@ mod tests {
         (report, all)
     }
 
+    fn pods(writes: &Writes) -> Expected {
+        writes.clone().of(Resource::Pod).clone()
+    }
+
     fn delete(name: &str, version: Option<u64>) -> Action {
         Action::DeletePod { name: name.to_owned(), uid: format!("uid-{name}"), why: DeleteReason::Scale, version }
     }
@@ -577,7 +525,7 @@ mod tests {
         let (report, asked) = execute(&[Rule("DELETE odd", 409, OTHER_VERSION, 0)], &steps).await;
         assert_eq!(asked, ["DELETE odd", "DELETE b", "DELETE c", "POST e"], "there is no room for two successors");
         assert_eq!((report.failure, report.unfinished, report.unsure), (None, false, false), "its change brings the next pass");
-        assert_eq!(report.writes.pods, Expected { version: 7, ..Expected::default() }, "it is not gone");
+        assert_eq!(pods(&report.writes), Expected { version: 7, ..Expected::default() }, "it is not gone");
         assert!(report.refusals.is_empty());
     }
 
@@ -588,7 +536,7 @@ mod tests {
         assert_eq!(asked, ["DELETE odd", "DELETE b"]);
         assert!(report.unfinished && report.failure.is_none(), "{report:?}");
         let odd = Key { namespace: "play".to_owned(), name: "odd".to_owned() };
-        assert_eq!(report.writes.pods.gone, std::collections::HashSet::from([(odd, "uid-odd".to_owned())]));
+        assert_eq!(pods(&report.writes).gone, std::collections::HashSet::from([(odd, "uid-odd".to_owned())]));
     }
 
     #[tokio::test]
@@ -613,10 +561,10 @@ mod tests {
         let steps = [vec![drain("a"), drain("b"), drain("c")], vec![delete("d", None)]];
         let (report, asked) = execute(&[Rule("", 503, "", 0)], &steps).await;
         assert_eq!(asked, ["PATCH a", "PATCH b", "PATCH c"]);
-        assert!(report.trouble && report.writes.pods.unanswered.is_empty(), "{report:?}");
+        assert!(report.trouble && pods(&report.writes).unanswered.is_empty(), "{report:?}");
         let (report, asked) = execute(&[Rule("", 504, "", 1)], &steps).await;
         assert_eq!(asked.len(), 4, "one that is answered late stops nothing");
-        assert!(!report.trouble && report.writes.pods.unanswered.len() == 1, "{report:?}");
+        assert!(!report.trouble && pods(&report.writes).unanswered.len() == 1, "{report:?}");
     }
 
     #[tokio::test]

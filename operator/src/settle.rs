@@ -1,11 +1,12 @@
 //! Read your writes: an object is not acted on until the cache has seen what was last written for it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};
+use planner::request::Resource;
 use tokio::time::Instant;
 
 use crate::client::{CallError, Server, Written};
@@ -93,22 +94,23 @@ pub(crate) fn path<T: Kept>(key: &Key) -> String {
 
 /// What was written for one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Writes {
-    /// Of the object itself.
-    pub object: Expected,
-    /// Of its pods.
-    pub pods: Expected,
-    /// Of its revisions.
-    pub revisions: Expected,
-    /// Of its HookRuns.
-    pub hook_runs: Expected,
-    /// Of its PodDisruptionBudgets.
-    pub budgets: Expected,
-}
+pub struct Writes(BTreeMap<Resource, Expected>);
 
 impl Writes {
-    fn is_nothing(&self) -> bool {
-        *self == Self::default()
+    /// What is expected of one resource.
+    pub fn of(&mut self, resource: Resource) -> &mut Expected {
+        self.0.entry(resource).or_default()
+    }
+
+    /// What is expected, resource by resource.
+    pub fn iter(&self) -> impl Iterator<Item = (Resource, &Expected)> {
+        self.0.iter().map(|(resource, expected)| (*resource, expected))
+    }
+
+    fn join(&mut self, other: Self) {
+        for (resource, expected) in other.0 {
+            self.of(resource).join(expected);
+        }
     }
 }
 
@@ -138,25 +140,20 @@ impl Settle {
 
     /// Remembers writes.
     pub fn expect(&self, key: &Key, writes: Writes) {
-        if writes.is_nothing() {
+        if writes.iter().all(|(_, expected)| *expected == Expected::default()) {
             return;
         }
         let mut open = self.open();
         let (known, since) = open.entry(key.clone()).or_insert_with(|| (Writes::default(), Instant::now()));
         *since = Instant::now();
-        known.object.join(writes.object);
-        known.pods.join(writes.pods);
-        known.revisions.join(writes.revisions);
-        known.hook_runs.join(writes.hook_runs);
-        known.budgets.join(writes.budgets);
+        known.join(writes);
     }
 
     /// Whether the cache has seen every write for the object, as far as `is_met` can tell.
     pub fn check(&self, key: &Key, is_met: impl Fn(&Writes) -> bool) -> Settled {
         let mut open = self.open();
         let Some((writes, since)) = open.get(key) else { return Settled::Yes };
-        let all = [&writes.object, &writes.pods, &writes.revisions, &writes.hook_runs, &writes.budgets];
-        if all.iter().any(|expected| !expected.unanswered.is_empty()) {
+        if writes.iter().any(|(_, expected)| !expected.unanswered.is_empty()) {
             return Settled::Unanswered;
         }
         if is_met(writes) {
@@ -174,12 +171,12 @@ impl Settle {
         self.open().get(key).map(|(writes, _)| writes.clone()).unwrap_or_default()
     }
 
-    /// The server was asked about writes that got no answer: what is to be seen of them, in the order of [`Writes`].
-    pub fn answered(&self, key: &Key, found: Vec<Expected>) {
+    /// The server was asked about writes that got no answer: what is to be seen of them.
+    pub fn answered(&self, key: &Key, found: Vec<(Resource, Expected)>) {
         if let Some((writes, since)) = self.open().get_mut(key) {
             *since = Instant::now();
-            let all = [&mut writes.object, &mut writes.pods, &mut writes.revisions, &mut writes.hook_runs, &mut writes.budgets];
-            for (expected, found) in all.into_iter().zip(found) {
+            for (resource, found) in found {
+                let expected = writes.of(resource);
                 expected.unanswered.clear();
                 expected.join(found);
             }
@@ -200,8 +197,16 @@ mod tests {
         Key { namespace: "play".to_owned(), name: "game".to_owned() }
     }
 
+    fn pods(expected: Expected) -> Writes {
+        Writes([(Resource::Pod, expected)].into())
+    }
+
+    fn version(writes: &Writes) -> u64 {
+        writes.0[&Resource::Pod].version
+    }
+
     fn wrote(version: u64) -> Writes {
-        Writes { pods: Expected { version, ..Expected::default() }, ..Writes::default() }
+        pods(Expected { version, ..Expected::default() })
     }
 
     #[tokio::test(start_paused = true)]
@@ -209,8 +214,8 @@ mod tests {
         let settle = Settle::default();
         settle.expect(&key(), wrote(7));
         settle.expect(&key(), wrote(5));
-        assert_eq!(settle.check(&key(), |writes| writes.pods.version <= 6), Settled::No);
-        assert_eq!(settle.check(&key(), |writes| writes.pods.version <= 7), Settled::Yes);
+        assert_eq!(settle.check(&key(), |writes| version(writes) <= 6), Settled::No);
+        assert_eq!(settle.check(&key(), |writes| version(writes) <= 7), Settled::Yes);
         assert_eq!(settle.check(&key(), |_| false), Settled::Yes, "nothing is expected any more");
     }
 
@@ -225,12 +230,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_write_without_an_answer_is_looked_up() {
         let settle = Settle::default();
-        let pods = Expected { unanswered: HashSet::from([key()]), ..Expected::default() };
-        settle.expect(&key(), Writes { pods, ..Writes::default() });
+        settle.expect(&key(), pods(Expected { unanswered: HashSet::from([key()]), ..Expected::default() }));
         assert_eq!(settle.check(&key(), |_| true), Settled::Unanswered);
         let found = Expected { version: 9, ..Expected::default() };
-        settle.answered(&key(), vec![Expected::default(), found]);
-        assert_eq!(settle.check(&key(), |writes| writes.pods.version < 9), Settled::No, "what was done is to be seen");
-        assert_eq!(settle.check(&key(), |writes| writes.pods.version == 9), Settled::Yes);
+        settle.answered(&key(), vec![(Resource::Pod, found)]);
+        assert_eq!(settle.check(&key(), |writes| version(writes) < 9), Settled::No, "what was done is to be seen");
+        assert_eq!(settle.check(&key(), |writes| version(writes) == 9), Settled::Yes);
     }
 }

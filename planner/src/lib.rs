@@ -21,5 +21,6 @@ pub mod pod;
 pub mod protect;
 pub mod quantity;
 pub mod refusal;
+pub mod request;
 pub mod revision;
 pub mod templates;

@@ -13,6 +13,7 @@ use planner::gamedeployment::{self, Needed, Observed, Unlisted};
 use planner::gate::Place;
 use planner::node::{MOST_SILENT_PERCENT, NodeFacts, Nodes};
 use planner::pod::PodFacts;
+use planner::request::Resource;
 
 use super::budget::Budget;
 use super::custom::{Custom, controller, owner, path};
@@ -26,7 +27,7 @@ use crate::execute::Failure;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
-use crate::settle::{Cache, Expected, Writes};
+use crate::settle::Cache;
 use crate::store::{Change, Index, Kept as _, Key, OwnerKey, Store};
 
 /// A GameDeployment in the cache.
@@ -432,14 +433,14 @@ impl Workload for GameDeployments {
         gamedeployment::with_trouble(status, before, failure.reason, &failure.message, now)
     }
 
-    fn awaited<'a>(&'a self, writes: &'a Writes) -> Vec<(&'a dyn Cache, &'a Expected)> {
-        vec![
-            (&*self.objects, &writes.object),
-            (&*self.pods, &writes.pods),
-            (&*self.revisions, &writes.revisions),
-            (&*self.hook_runs, &writes.hook_runs),
-            (&*self.budgets, &writes.budgets),
-        ]
+    fn cache(&self, resource: Resource) -> Option<&dyn Cache> {
+        Some(match resource {
+            Resource::Object => &*self.objects,
+            Resource::Pod => &*self.pods,
+            Resource::ControllerRevision => &*self.revisions,
+            Resource::HookRun => &*self.hook_runs,
+            Resource::PodDisruptionBudget => &*self.budgets,
+        })
     }
 }
 

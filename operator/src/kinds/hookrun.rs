@@ -7,13 +7,14 @@ use api::tkex::{HookRun, HookRunStatus, Phase};
 use jiff::{SignedDuration, Timestamp};
 use planner::hookrun::{self, Observed};
 use planner::plan::NewMeasurement;
+use planner::request::Resource;
 
 use super::custom::{Custom, object_changed, owner, path};
 use crate::controller::{Known, Pass, Workload};
 use crate::execute::Failure;
 use crate::hooks::Hooks;
 use crate::queue::Queue;
-use crate::settle::{Cache, Expected, Writes};
+use crate::settle::Cache;
 use crate::store::{Change, Kept as _, Key, Store};
 
 /// Everything that HookRuns are decided from.
@@ -80,8 +81,8 @@ impl Workload for HookRuns {
         status
     }
 
-    fn awaited<'a>(&'a self, writes: &'a Writes) -> Vec<(&'a dyn Cache, &'a Expected)> {
-        vec![(&*self.objects, &writes.object)]
+    fn cache(&self, resource: Resource) -> Option<&dyn Cache> {
+        (resource == Resource::Object).then_some(&*self.objects)
     }
 
     fn measure(&self, key: &Key, new: &NewMeasurement) {

@@ -6,11 +6,12 @@ use api::names::HOOK_REPORTER;
 use api::tkex::{HookTemplate, HookTemplateStatus};
 use jiff::Timestamp;
 use planner::hooktemplate;
+use planner::request::Resource;
 
 use super::custom::{Custom, owner, path};
 use crate::controller::{Known, Pass, Workload};
 use crate::execute::Failure;
-use crate::settle::{Cache, Expected, Writes};
+use crate::settle::Cache;
 use crate::store::{Key, Store};
 
 /// Everything that HookTemplates are decided from.
@@ -46,7 +47,7 @@ impl Workload for HookTemplates {
         status
     }
 
-    fn awaited<'a>(&'a self, writes: &'a Writes) -> Vec<(&'a dyn Cache, &'a Expected)> {
-        vec![(&*self.objects, &writes.object)]
+    fn cache(&self, resource: Resource) -> Option<&dyn Cache> {
+        (resource == Resource::Object).then_some(&*self.objects)
     }
 }
