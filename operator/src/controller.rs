@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use planner::gate::Place;
 use planner::manifest::Owner;
-use planner::plan::{NewMeasurement, Plan};
+use planner::plan::{NewMeasurement, Plan, Summary};
 use planner::refusal::Refusals;
 use planner::request::Resource;
 use serde::Serialize;
@@ -42,6 +42,10 @@ pub trait Workload: Send + Sync + 'static {
     }
     /// Adds to a status that a plan could not be carried out.
     fn with_trouble(status: Self::Status, before: Option<&Self::Status>, failure: &Failure, now: Timestamp) -> Self::Status;
+    /// What metrics tell of an object with this status.
+    fn summary(_: &Self::Status) -> Summary {
+        Summary::default()
+    }
     /// Where writes of a resource are seen; none for resources that objects of the kind do not write.
     fn cache(&self, resource: Resource) -> Option<&dyn Cache>;
     /// Begins a measurement. Only HookRuns have any.
@@ -80,19 +84,8 @@ struct Memory {
     known: Known,
     /// How many writes at once went well.
     width: usize,
-    state: String,
-    gates: Gates,
+    summary: Summary,
 }
-
-/// How many pods wait for each hook, and since when the first of them does, in Unix seconds.
-type Gates = [(i64, i64); 3];
-
-/// The hooks about pods, and where the status names those who wait.
-const GATES: [(Place, &str); 3] = [
-    (Place::PreDelete, "preDeleteHookCondition"),
-    (Place::PreInplace, "preInplaceHookCondition"),
-    (Place::PostInplace, "postInplaceHookCondition"),
-];
 
 /// Works on objects of one kind.
 #[derive(Debug)]
@@ -225,7 +218,7 @@ impl<W: Workload> Controller<W> {
         };
         let before = serde_json::to_value(&pass.before).unwrap_or_default();
         let after = serde_json::to_value(&status).unwrap_or_default();
-        let (state, gates) = (progressing_reason(&after), waiting(&after));
+        let summary = W::summary(&status);
         let recorded = match pass.plan.patience.and_then(|patience| Duration::try_from(patience).ok()) {
             Some(patience) => Ok(Recorded::Later(Instant::now() + patience)),
             None => self.recorder.record(key, &pass.path, &pass.version, &before, &after).await,
@@ -248,7 +241,7 @@ impl<W: Workload> Controller<W> {
             let wait = wake.duration_since(now).try_into().unwrap_or(Duration::ZERO);
             self.queue.add_at(key.clone(), Instant::now() + wait);
         }
-        self.remember(key, memory, Memory { known: Known { taken, refusals }, width, state, gates });
+        self.remember(key, memory, Memory { known: Known { taken, refusals }, width, summary });
         if failed {
             return Outcome::Failed;
         }
@@ -272,8 +265,8 @@ impl<W: Workload> Controller<W> {
             names.extend(before);
             names.truncate(MOST_TAKEN);
         }
-        let (old, new) = (before.state, now.state.clone());
-        let moved = before.gates != now.gates;
+        let (old, new) = (before.summary.state, now.summary.state.clone());
+        let moved = before.summary.waiting != now.summary.waiting;
         let mut memory = self.memory();
         memory.insert(key.clone(), now);
         if moved {
@@ -281,7 +274,7 @@ impl<W: Workload> Controller<W> {
         }
         if old != new {
             for state in [old, new].iter().filter(|state| !state.is_empty()) {
-                let count = memory.values().filter(|memory| memory.state == *state).count();
+                let count = memory.values().filter(|memory| memory.summary.state == *state).count();
                 self.metrics.set_workloads(W::KIND, state, i64::try_from(count).unwrap_or(i64::MAX));
             }
         }
@@ -291,21 +284,22 @@ impl<W: Workload> Controller<W> {
         self.settle.forget(key);
         self.recorder.forget(key);
         let mut memory = self.memory();
-        if memory.get(key).is_some_and(|gone| gone.gates != Gates::default()) {
-            memory.entry(key.clone()).or_default().gates = Gates::default();
+        let Some(Memory { summary: gone, .. }) = memory.remove(key) else { return };
+        if gone.waiting != Summary::default().waiting {
             self.count_gates(&memory);
         }
-        if let Some(gone) = memory.remove(key).filter(|gone| !gone.state.is_empty()) {
-            let count = memory.values().filter(|memory| memory.state == gone.state).count();
+        if !gone.state.is_empty() {
+            let count = memory.values().filter(|memory| memory.summary.state == gone.state).count();
             self.metrics.set_workloads(W::KIND, &gone.state, i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
 
     fn count_gates(&self, memory: &HashMap<Key, Memory>) {
-        for (place, (hook, _)) in GATES.iter().enumerate() {
-            let all = || memory.values().filter_map(|memory| memory.gates.get(place)).filter(|(count, _)| *count > 0);
-            let oldest = all().map(|(_, oldest)| *oldest).min().unwrap_or_default();
-            self.metrics.set_gate(hook.word(), all().map(|(count, _)| count).sum(), oldest);
+        for (index, place) in Place::ALL.into_iter().enumerate() {
+            let all = || memory.values().filter_map(|memory| memory.summary.waiting.get(index));
+            let pods: usize = all().map(|wait| wait.pods).sum();
+            let oldest = all().filter_map(|wait| wait.since).min().map_or(0, Timestamp::as_second);
+            self.metrics.set_gate(place.word(), i64::try_from(pods).unwrap_or(i64::MAX), oldest);
         }
     }
 
@@ -320,21 +314,6 @@ impl<W: Workload> Controller<W> {
             tracing::debug!(kind = W::KIND, object = %key, pods = pass.pods, holds = holds(), "nothing to do");
         }
     }
-}
-
-fn progressing_reason(status: &serde_json::Value) -> String {
-    let conditions = status.get("conditions").and_then(|conditions| conditions.as_array());
-    let progressing = conditions.and_then(|all| all.iter().find(|one| one.get("type").is_some_and(|kind| kind == "Progressing")));
-    progressing.and_then(|one| one.get("reason")?.as_str()).unwrap_or_default().to_owned()
-}
-
-/// Who waits for which hook, as a status tells.
-fn waiting(status: &serde_json::Value) -> Gates {
-    GATES.map(|(_, field)| {
-        let all = status.get(field).and_then(|all| all.as_array()).map_or(&[][..], Vec::as_slice);
-        let since = all.iter().filter_map(|one| one.get("startTime")?.as_str()?.parse::<Timestamp>().ok());
-        (i64::try_from(all.len()).unwrap_or(i64::MAX), since.min().map_or(0, Timestamp::as_second))
-    })
 }
 
 /// A look costs time in proportion to the pods: events of big workloads are taken together. Those that came while the plan was carried out are together already.

@@ -50,6 +50,9 @@ pub enum Place {
 }
 
 impl Place {
+    /// All places.
+    pub const ALL: [Self; 3] = [Self::PreDelete, Self::PreInplace, Self::PostInplace];
+
     /// Its field.
     #[must_use]
     pub fn field(self) -> &'static str {
@@ -74,7 +77,7 @@ impl Place {
     #[must_use]
     pub fn of(run: &HookRun) -> Option<Self> {
         let kind = label(run, RUN_TYPE_LABEL);
-        [Self::PreDelete, Self::PreInplace, Self::PostInplace].into_iter().find(|place| kind == Some(place.label()))
+        Self::ALL.into_iter().find(|place| kind == Some(place.label()))
     }
 
     fn label(self) -> &'static str {
@@ -527,7 +530,7 @@ impl<'a> Gates<'a> {
     #[must_use]
     pub fn waits(&self) -> Vec<Hold> {
         let mut holds = self.holds.clone();
-        for place in [Place::PreDelete, Place::PreInplace, Place::PostInplace] {
+        for place in Place::ALL {
             let all: Vec<&Waiting> = self.waiting.iter().filter(|waiting| waiting.place == place).collect();
             if let Some(first) = all.iter().min_by_key(|waiting| (waiting.since, &waiting.pod)) {
                 let said = first.said.clone().filter(|_| first.phase.is_final());

@@ -42,6 +42,24 @@ impl<S> Plan<S> {
     }
 }
 
+/// What metrics tell of an object.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// The reason of its condition Progressing.
+    pub state: String,
+    /// Pods that wait for each hook, by [`crate::gate::Place`].
+    pub waiting: [Wait; 3],
+}
+
+/// Pods that wait for a hook.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wait {
+    /// How many.
+    pub pods: usize,
+    /// Since when the first of them waits.
+    pub since: Option<Timestamp>,
+}
+
 /// Something worth telling a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {

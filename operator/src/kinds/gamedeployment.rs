@@ -12,6 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use planner::gamedeployment::{self, Needed, Observed, Unlisted};
 use planner::gate::Place;
 use planner::node::{MOST_SILENT_PERCENT, NodeFacts, Nodes};
+use planner::plan::Summary;
 use planner::pod::PodFacts;
 use planner::request::Resource;
 
@@ -431,6 +432,10 @@ impl Workload for GameDeployments {
         now: Timestamp,
     ) -> GameDeploymentStatus {
         gamedeployment::with_trouble(status, before, failure.reason, &failure.message, now)
+    }
+
+    fn summary(status: &GameDeploymentStatus) -> Summary {
+        gamedeployment::summary(status)
     }
 
     fn cache(&self, resource: Resource) -> Option<&dyn Cache> {

@@ -27,7 +27,7 @@ use crate::refusal::Refusals;
 use crate::revision::{self, RevisionFacts};
 
 pub use needs::{Needed, Unlisted, asks_about_pods, guards_pods, hook_templates};
-pub use status::with_trouble;
+pub use status::{summary, with_trouble};
 
 /// The moment of the decision.
 pub type Now = Timestamp;

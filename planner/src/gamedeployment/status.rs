@@ -14,7 +14,7 @@ use super::{Now, Observed};
 use crate::condition::{self, Verdict};
 use crate::gate::{Place, Waiting};
 use crate::hookrun::word;
-use crate::plan::Hold;
+use crate::plan::{Hold, Summary, Wait};
 use crate::pod::PodFacts;
 use crate::protect;
 
@@ -45,6 +45,21 @@ pub(super) fn unknown(object: &GameDeployment, hold: &Hold, now: Now) -> GameDep
     condition::set(&mut status.conditions, kind::DEGRADED, Verdict::yes(reason, hold.to_string()), generation, now);
     status.observed_generation = generation;
     status
+}
+
+/// What metrics tell of an object with this status.
+#[must_use]
+pub fn summary(status: &GameDeploymentStatus) -> Summary {
+    let progressing = status.conditions.iter().find(|one| one.type_ == kind::PROGRESSING);
+    let of = |all: &[PodHookCondition]| Wait { pods: all.len(), since: all.iter().map(|one| one.start_time.0).min() };
+    Summary {
+        state: progressing.map(|one| one.reason.clone()).unwrap_or_default(),
+        waiting: Place::ALL.map(|place| match place {
+            Place::PreDelete => of(&status.pre_delete_hook_condition),
+            Place::PreInplace => of(&status.pre_inplace_hook_condition),
+            Place::PostInplace => of(&status.post_inplace_hook_condition),
+        }),
+    }
 }
 
 /// The most pods of one hook that the status names.
