@@ -916,3 +916,32 @@ fn two_approvals_of_one_pod_do_not_wait_for_each_other() {
     assert!(world.settle().is_some(), "law 9: no rest once nothing is refused");
     assert_satisfied(&world);
 }
+
+/// The pod that should go may not be deleted, and the one that the partition keeps goes instead: the first one takes its place in the partition.
+#[test]
+fn a_pod_that_may_not_be_deleted_takes_the_place_in_the_partition_of_the_one_that_goes_instead() {
+    let mut world = World::new(&json!({ "replicas": 2, "template": template(0) }));
+    for event in [
+        Event::Template(3),
+        Event::Work(None),
+        Event::Vanish(2),
+        Event::Type(UpdateType::InplaceUpdate),
+        Event::Template(0),
+        Event::Partition(IntOrString::Int(1)),
+    ] {
+        happen(&mut world, &event);
+    }
+    assert!(world.settle().is_some(), "law 2: no rest");
+    for event in [Event::Refuse(Some("delete_pod"), Some(0), (How::Quota, false), None), Event::Template(1), Event::Scale(1)] {
+        happen(&mut world, &event);
+    }
+    for _ in 0..10 {
+        work(&mut world, None);
+        world.calm();
+        world.pass(3);
+    }
+    let status = world.game.status.clone().unwrap();
+    let revisions: Vec<Option<&str>> = world.pods.values().map(PodFacts::revision).collect();
+    assert_eq!(revisions, [Some(&*status.current_revision)], "{status:?}");
+    assert_ne!(status.current_revision, status.update_revision, "the partition keeps it");
+}

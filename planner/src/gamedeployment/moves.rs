@@ -212,10 +212,14 @@ impl<'s, 'a> Remaining<'s, 'a> {
         self.current_gone += usize::from(self.spare(pod));
     }
 
-    /// Counts a pod of the stable revision that is not kept. Says whether it is one.
+    /// Counts a pod of the stable revision that goes. Says whether it is one. If none was to spare, it leaves a gap in the partition.
     fn spare(&mut self, pod: &PodFacts) -> bool {
         let is_one = self.situation.group(pod) == Group::Current && !self.situation.is_named_for_deletion(pod);
-        self.current_to_spare = self.current_to_spare.saturating_sub(usize::from(is_one));
+        if is_one && self.current_to_spare == 0 {
+            self.current_missing += 1;
+        } else if is_one {
+            self.current_to_spare -= 1;
+        }
         is_one
     }
 
