@@ -44,13 +44,11 @@ lint: compiler generated ## Check formatting and generated files, run the linter
 	@cargo fmt --all --check
 	@cargo clippy --release --workspace --all-targets -- --deny warnings
 
-gen: compiler ## Write chart/crds from the types and deploy/ from the chart
-	@cargo build --release -p xtask
+gen: programs ## Write chart/crds from the types and deploy/ from the chart
 	@$(xtask) gen
 
 # deploy/ needs helm, so that a test of a crate cannot look after it.
-generated: compiler
-	@cargo build --release -p xtask
+generated: programs
 	@"$$($(xtask) helm)" lint --quiet --strict --kube-version 1.33 chart
 	@fresh="$$(mktemp -d)" && trap 'rm -rf "$$fresh"' EXIT && $(xtask) gen --into "$$fresh" && \
 	if ! diff -r chart/crds "$$fresh/chart/crds" >/dev/null || ! diff -r deploy "$$fresh/deploy" >/dev/null; then \
@@ -61,13 +59,13 @@ unit: compiler ## Run the tests that need no cluster
 	@cargo test --release --workspace --exclude e2e
 
 e2e: build packages ## Run the end-to-end tests (TEST=name for some)
-	@$(version) cargo test --release -p e2e --test e2e -- $(TEST)
+	@$(version) cargo test --release --workspace --test e2e -- $(TEST)
 
 soak: e2e ## The long matrices: a crash after every Nth write for N from 1 to 20, nodes that are silent for as long as by default, a thousand objects of a megabyte, ten times as many random worlds
 	@PLANNER_CASES=200000 cargo test --release -p planner --test planner
-	@SOAK=1 $(version) cargo test --release -p e2e --test e2e -- crash
-	@SOAK=1 $(version) cargo test --release -p e2e --test e2e -- silence
-	@SOAK=1 $(version) cargo test --release -p e2e --test e2e -- strangers::a_thousand_large
+	@SOAK=1 $(version) cargo test --release --workspace --test e2e -- crash
+	@SOAK=1 $(version) cargo test --release --workspace --test e2e -- silence
+	@SOAK=1 $(version) cargo test --release --workspace --test e2e -- strangers::a_thousand_large
 
 bench: programs ## Measure against a plain client and peers on fake nodes (SAVE=1 writes docs/benchmarks.md)
 	@cargo build --release -p bench

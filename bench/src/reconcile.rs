@@ -46,7 +46,14 @@ struct Look {
 
 fn world() -> GameDeployments {
     let (deleted, _) = Deleted::new();
-    GameDeployments::new(Arc::default(), Arc::new(deleted), jiff::SignedDuration::from_mins(5), &Arc::default())
+    let world =
+        GameDeployments::new(Arc::default(), Arc::new(deleted), jiff::SignedDuration::from_mins(5), &Arc::default(), Arc::default());
+    // Empty, and known to be.
+    world.hook_runs.set_listed();
+    world.hook_templates.set_listed();
+    world.nodes.set_listed();
+    world.budgets.set_listed();
+    world
 }
 
 fn pass(world: &GameDeployments, key: &Key) -> Result<Pass<<GameDeployments as Workload>::Status>> {

@@ -21,4 +21,4 @@ pub use proxy::Proxy;
 pub use scene::{Scene, merge, run};
 pub use service::{Outage, Services};
 pub use suite::{Place, Suite, node_silence};
-pub use wait::{pod_is_ready, until, until_gone, until_pod_ready, until_some_pod};
+pub use wait::{eventually, eventually_says, pod_is_ready, until, until_answer, until_gone, until_pod_ready, until_some_pod};

@@ -70,6 +70,12 @@ pub fn node_silence() -> Duration {
     Duration::from_secs(if std::env::var_os("SOAK").is_some() { 300 } else { 20 })
 }
 
+/// The name of a test: its function's, with its module.
+fn name_of<F>() -> &'static str {
+    let whole = std::any::type_name::<F>();
+    whole.split_once("::").map_or(whole, |(_, name)| name)
+}
+
 impl Suite {
     /// A suite whose failed tests leave a folder each in `failures`. KUBE chooses the Kubernetes version.
     pub fn new(failures: PathBuf) -> Result<Arc<Self>> {
@@ -139,7 +145,16 @@ impl Suite {
     }
 
     /// A test that needs no shared cluster.
-    pub fn alone<F, Fut>(self: &Arc<Self>, name: &str, test: F)
+    pub fn alone<F, Fut>(self: &Arc<Self>, test: F)
+    where
+        F: FnOnce(Arc<Suite>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<()>>,
+    {
+        self.named(name_of::<F>(), test);
+    }
+
+    /// The same, with a name of its own: for closures.
+    pub fn named<F, Fut>(self: &Arc<Self>, name: &str, test: F)
     where
         F: FnOnce(Arc<Suite>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<()>>,
@@ -176,37 +191,38 @@ impl Suite {
     }
 
     /// A test on a shared cluster, side by side with others.
-    pub fn sharing<F, Fut>(self: &Arc<Self>, place: Place, name: &str, test: F)
+    pub fn sharing<F, Fut>(self: &Arc<Self>, place: Place, test: F)
     where
         F: FnOnce(Arc<Scene>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<()>>,
     {
-        self.on_cluster(place, name, Manner::Sharing, test);
+        self.on_cluster(place, Manner::Sharing, test);
     }
 
     /// A test that has a shared cluster for itself while it runs.
-    pub fn disturbing<F, Fut>(self: &Arc<Self>, place: Place, name: &str, test: F)
+    pub fn disturbing<F, Fut>(self: &Arc<Self>, place: Place, test: F)
     where
         F: FnOnce(Arc<Scene>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<()>>,
     {
-        self.on_cluster(place, name, Manner::Disturbing, test);
+        self.on_cluster(place, Manner::Disturbing, test);
     }
 
     /// The same, without the operator.
-    pub fn bare<F, Fut>(self: &Arc<Self>, place: Place, name: &str, test: F)
+    pub fn bare<F, Fut>(self: &Arc<Self>, place: Place, test: F)
     where
         F: FnOnce(Arc<Scene>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<()>>,
     {
-        self.on_cluster(place, name, Manner::Bare, test);
+        self.on_cluster(place, Manner::Bare, test);
     }
 
-    fn on_cluster<F, Fut>(self: &Arc<Self>, place: Place, name: &str, manner: Manner, test: F)
+    fn on_cluster<F, Fut>(self: &Arc<Self>, place: Place, manner: Manner, test: F)
     where
         F: FnOnce(Arc<Scene>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<()>>,
     {
+        let name = name_of::<F>();
         if place == Place::Real && !is_root() {
             self.skip(name);
             return;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::watch_object;
@@ -81,4 +81,33 @@ pub fn pod_is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     let ready = conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"));
     ready && pod.metadata.deletion_timestamp.is_none()
+}
+
+/// Looks until something holds of which nothing tells: processes, files, logs, what a server says.
+pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
+    eventually_says(what, || std::future::ready(Ok(holds()))).await
+}
+
+/// The same for what has to be asked for.
+pub async fn eventually_says<Fut: Future<Output = Result<bool>>>(what: &str, mut holds: impl FnMut() -> Fut) -> Result<()> {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60) + 2 * node_silence();
+    while !holds().await? {
+        if tokio::time::Instant::now() >= deadline {
+            bail!("{what}");
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+/// Repeats a request until this is the answer: kube-proxy and DNS do not tell when they have caught up.
+pub async fn until_answer(wanted: &str, mut attempt: impl FnMut() -> Result<String>) -> Result<()> {
+    let mut last = None;
+    let is_it = || {
+        let answer = attempt();
+        let is_it = answer.as_ref().is_ok_and(|answer| answer.trim() == wanted);
+        last = Some(answer);
+        is_it
+    };
+    eventually(&format!("{wanted:?} was not answered"), is_it).await.with_context(|| format!("{last:?}"))
 }

@@ -4,21 +4,20 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use e2e::hook::{self, hook_run};
-use e2e::{Game, Place, Scene, Suite, run, until, until_gone};
+use e2e::{Game, Place, Scene, Suite, eventually, run, until, until_gone};
 use kube::ResourceExt;
 use kube::api::{DynamicObject, ListParams};
 use serde_json::{Value, json};
 
-use crate::cleanup::eventually;
 use crate::gates::{before_delete, door, until_waiting};
 use crate::protect::{refusal, until_protected};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, "approvals::nobody_forges_one", nobody_forges_one);
-    suite.sharing(fake, "approvals::a_question_can_be_stopped_and_removed_and_is_asked_again", a_question_can_be_stopped_and_removed);
-    suite.sharing(fake, "approvals::a_protected_pod_is_what_its_node_says", a_protected_pod_is_what_its_node_says);
-    suite.sharing(fake, "approvals::what_is_lent_for_a_pod_is_for_no_other_object", what_is_lent_for_a_pod_is_for_no_other_object);
+    suite.sharing(fake, nobody_forges_one);
+    suite.sharing(fake, a_question_can_be_stopped_and_removed);
+    suite.sharing(fake, a_protected_pod_is_what_its_node_says);
+    suite.sharing(fake, what_is_lent_for_a_pod_is_for_no_other_object);
 }
 
 /// Somebody who may do everything in the namespace; the argument by which kubectl speaks for it.

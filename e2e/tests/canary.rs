@@ -12,18 +12,18 @@ use crate::inplace::{example, restarts};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, "canary::the_walk_through_in_steps_comes_out_as_written", the_walk_through_comes_out_as_written);
-    suite.sharing(fake, "canary::a_hook_that_agrees_lets_the_rollout_finish", a_hook_that_agrees_lets_the_rollout_finish);
-    suite.sharing(fake, "canary::going_back_skips_the_steps", going_back_skips_the_steps);
-    suite.sharing(fake, "canary::steps_and_template_in_one_apply_are_honoured", steps_and_template_in_one_apply_are_honoured);
-    suite.sharing(fake, "canary::steps_can_be_edited_on_the_way", steps_can_be_edited_on_the_way);
-    suite.sharing(fake, "canary::scaling_goes_on_in_a_pause", scaling_goes_on_in_a_pause);
-    suite.disturbing(fake, "canary::an_autoscaler_grows_a_game_in_a_pause", an_autoscaler_grows_a_game_in_a_pause);
-    suite.sharing(fake, "canary::a_hook_that_cannot_be_asked_is_waited_for", a_hook_that_cannot_be_asked_is_waited_for);
-    suite.sharing(fake, "canary::a_hook_that_says_no_can_roll_back", a_hook_that_says_no_can_roll_back);
-    suite.sharing(fake, "canary::what_a_person_paused_stays_paused", what_a_person_paused_stays_paused);
-    suite.sharing(fake, "canary::a_person_s_pause_stays_when_the_hook_says_no", a_person_s_pause_stays_when_the_hook_says_no);
-    suite.sharing(fake, "canary::steps_work_for_rolling_updates_too", steps_work_for_rolling_updates_too);
+    suite.sharing(fake, the_walk_through_comes_out_as_written);
+    suite.sharing(fake, a_hook_that_agrees_lets_the_rollout_finish);
+    suite.sharing(fake, going_back_skips_the_steps);
+    suite.sharing(fake, steps_and_template_in_one_apply_are_honoured);
+    suite.sharing(fake, steps_can_be_edited_on_the_way);
+    suite.sharing(fake, scaling_goes_on_in_a_pause);
+    suite.disturbing(fake, an_autoscaler_grows_a_game_in_a_pause);
+    suite.sharing(fake, a_hook_that_cannot_be_asked_is_waited_for);
+    suite.sharing(fake, a_hook_that_says_no_can_roll_back);
+    suite.sharing(fake, what_a_person_paused_stays_paused);
+    suite.sharing(fake, a_person_s_pause_stays_when_the_hook_says_no);
+    suite.sharing(fake, steps_work_for_rolling_updates_too);
 }
 
 const RESUME: &str = r#"[{"op": "replace", "path": "/spec/updateStrategy/paused", "value":false}]"#;
@@ -125,7 +125,7 @@ async fn a_hook_that_agrees_lets_the_rollout_finish(scene: Arc<Scene>) -> Result
     let object = game.api().get("test-gamedeployment").await?;
     ensure!(object.data["spec"]["updateStrategy"]["paused"] == false, "{}", object.data["spec"]["updateStrategy"]);
     let told = || scene.kubectl(&["get", "events"]).is_ok_and(|events| events.contains("Set Step Index to 5"));
-    crate::cleanup::eventually("the steps are told", told).await
+    e2e::eventually("the steps are told", told).await
 }
 
 async fn going_back_skips_the_steps(scene: Arc<Scene>) -> Result<()> {
@@ -288,10 +288,7 @@ async fn a_person_s_pause_stays_when_the_hook_says_no(scene: Arc<Scene>) -> Resu
     game.until("the hook is asked", |status| status["canary"]["currentStepHookRun"].is_string()).await?;
     game.patch(json!({ "spec": { "updateStrategy": { "paused": true } } })).await?;
     let failed = "jsonpath={.items[0].status.phase}";
-    crate::cleanup::eventually("the hook says no", || {
-        scene.kubectl(&["get", "hookruns", "-o", failed]).is_ok_and(|phase| phase == "Failed")
-    })
-    .await?;
+    e2e::eventually("the hook says no", || scene.kubectl(&["get", "hookruns", "-o", failed]).is_ok_and(|phase| phase == "Failed")).await?;
     let paused = || scene.kubectl(&["get", "gamedeployment", "test-gamedeployment", "-o", "jsonpath={.spec.updateStrategy.paused}"]);
     // A new template waits for the person, and starts at the first step.
     set_image(&scene, "python:3.9")?;

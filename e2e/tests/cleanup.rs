@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::Suite;
+use e2e::{Suite, eventually};
 use rustix::process::Signal;
 
 use crate::cli::{finish, localkube, processes_of, signal, wait_for_line};
@@ -16,10 +16,10 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     // Taken before any test has started a cluster.
     let before = Arc::new(traces("no-folder", "no-interface"));
     let untouched = Arc::clone(&before);
-    suite.alone("cleanup::kill_9_with_fake_nodes_leaves_nothing", move |suite| killed(suite, "--fake-nodes", untouched));
-    suite.alone("cleanup::kill_9_of_the_guard_too_is_mended_by_the_next_start", killed_with_its_guard);
+    suite.named("cleanup::kill_9_with_fake_nodes_leaves_nothing", move |suite| killed(suite, "--fake-nodes", untouched));
+    suite.alone(killed_with_its_guard);
     if rustix::process::geteuid().is_root() {
-        suite.alone("cleanup::kill_9_with_real_nodes_leaves_nothing", move |suite| killed(suite, "--real-nodes", before));
+        suite.named("cleanup::kill_9_with_real_nodes_leaves_nothing", move |suite| killed(suite, "--real-nodes", before));
     } else {
         suite.skip("cleanup::kill_9_with_real_nodes_leaves_nothing");
     }
@@ -94,16 +94,6 @@ fn is_kubelet(pid: u32) -> bool {
 
 fn mark_of(folder: &str) -> Result<String> {
     Ok(format!("localkube-{}-", Path::new(folder).file_name().context("no name")?.to_string_lossy()))
-}
-
-/// Nothing tells when the kernel has finished with the dead, so this looks until it has.
-pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(20) + 2 * e2e::node_silence();
-    while !holds() {
-        ensure!(Instant::now() < deadline, "{what}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    Ok(())
 }
 
 async fn killed(suite: Arc<Suite>, nodes: &str, before: Arc<Traces>) -> Result<()> {

@@ -10,12 +10,12 @@ use e2e::Suite;
 use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.alone("cli::run_passes_the_exit_code_on_and_leaves_nothing", run_passes_the_exit_code_on_and_leaves_nothing);
-    suite.alone("cli::up_prints_what_to_paste_and_ends_with_ctrl_c", up_prints_what_to_paste_and_ends_with_ctrl_c);
-    suite.alone("cli::two_clusters_run_side_by_side", two_clusters_run_side_by_side);
-    suite.alone("cli::a_kubeconfig_for_a_service_account_is_printed", a_kubeconfig_for_a_service_account_is_printed);
-    suite.alone("cli::a_build_can_be_given_up", a_build_can_be_given_up);
-    suite.alone("cli::help_tells_every_flag", help_tells_every_flag);
+    suite.alone(run_passes_the_exit_code_on_and_leaves_nothing);
+    suite.alone(up_prints_what_to_paste_and_ends_with_ctrl_c);
+    suite.alone(two_clusters_run_side_by_side);
+    suite.alone(a_kubeconfig_for_a_service_account_is_printed);
+    suite.alone(a_build_can_be_given_up);
+    suite.alone(help_tells_every_flag);
 }
 
 /// The built program, beside this test's folder.
@@ -179,7 +179,7 @@ async fn a_build_can_be_given_up(suite: Arc<Suite>) -> Result<()> {
     let (building, lines) = said.await?;
     ensure!(building, "it did not begin to build");
     let mark = format!("LOCALKUBE_STARTED_FOR=build-{}", child.id());
-    crate::cleanup::eventually("no build was seen", || !processes_of(&mark).is_empty()).await?;
+    e2e::eventually("no build was seen", || !processes_of(&mark).is_empty()).await?;
     signal(&child, Signal::TERM)?;
     let status = tokio::task::spawn_blocking(move || child.wait()).await??;
     drop(lines);

@@ -10,7 +10,7 @@ use localkube::OperatorOptions;
 use serde_json::json;
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.alone("crash::a_crash_after_every_nth_write_loses_nothing", a_crash_after_every_nth_write_loses_nothing);
+    suite.alone(a_crash_after_every_nth_write_loses_nothing);
 }
 
 /// How often it crashes: all of them with SOAK=1.

@@ -9,7 +9,7 @@ use e2e::Suite;
 /// To be called last: it looks at the tests that were added before.
 pub(crate) fn add(suite: &Arc<Suite>) {
     let names = suite.names();
-    suite.alone("documents::every_behaviour_names_its_test", |_| every_behaviour_names_its_test(names));
+    suite.named("documents::every_behaviour_names_its_test", |_| every_behaviour_names_its_test(names));
 }
 
 async fn every_behaviour_names_its_test(names: Vec<String>) -> Result<()> {

@@ -13,22 +13,22 @@ use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, "fake::readiness_follows_the_gate_both_ways", readiness_follows_the_gate_both_ways);
-    suite.sharing(fake, "fake::a_new_image_restarts_only_its_container", a_new_image_restarts_only_its_container);
-    suite.sharing(fake, "fake::a_slow_start_is_slow", a_slow_start_is_slow);
-    suite.sharing(fake, "fake::readiness_can_come_late", readiness_can_come_late);
-    suite.sharing(fake, "fake::a_failing_pull_is_mended_by_a_new_image", a_failing_pull_is_mended_by_a_new_image);
-    suite.sharing(fake, "fake::a_failing_pull_keeps_the_restart_count", a_failing_pull_keeps_the_restart_count);
-    suite.sharing(fake, "fake::a_crash_loop_is_mended_by_its_annotation", a_crash_loop_is_mended_by_its_annotation);
-    suite.sharing(fake, "fake::a_running_container_can_begin_to_crash", a_running_container_can_begin_to_crash);
-    suite.sharing(fake, "fake::updates_do_not_put_off_what_is_due", updates_do_not_put_off_what_is_due);
-    suite.sharing(fake, "fake::never_ready_until_the_annotation_goes", never_ready_until_the_annotation_goes);
-    suite.sharing(fake, "fake::slow_termination_ends_with_the_grace_period", slow_termination_ends_with_the_grace_period);
-    suite.sharing(fake, "fake::a_silent_node_is_unknown_and_comes_back", a_silent_node_is_unknown_and_comes_back);
-    suite.sharing(fake, "fake::a_deleted_node_takes_its_pods_along", a_deleted_node_takes_its_pods_along);
-    suite.sharing(fake, "fake::a_claim_is_bound_where_its_pod_runs", a_claim_is_bound_where_its_pod_runs);
-    suite.sharing(fake, "fake::a_service_account_has_only_its_own_rights", a_service_account_has_only_its_own_rights);
-    suite.sharing(fake, "fake::the_audit_log_counts_requests_exactly", the_audit_log_counts_requests_exactly);
+    suite.sharing(fake, readiness_follows_the_gate_both_ways);
+    suite.sharing(fake, a_new_image_restarts_only_its_container);
+    suite.sharing(fake, a_slow_start_is_slow);
+    suite.sharing(fake, readiness_can_come_late);
+    suite.sharing(fake, a_failing_pull_is_mended_by_a_new_image);
+    suite.sharing(fake, a_failing_pull_keeps_the_restart_count);
+    suite.sharing(fake, a_crash_loop_is_mended_by_its_annotation);
+    suite.sharing(fake, a_running_container_can_begin_to_crash);
+    suite.sharing(fake, updates_do_not_put_off_what_is_due);
+    suite.sharing(fake, never_ready_until_the_annotation_goes);
+    suite.sharing(fake, slow_termination_ends_with_the_grace_period);
+    suite.sharing(fake, a_silent_node_is_unknown_and_comes_back);
+    suite.sharing(fake, a_deleted_node_takes_its_pods_along);
+    suite.sharing(fake, a_claim_is_bound_where_its_pod_runs);
+    suite.sharing(fake, a_service_account_has_only_its_own_rights);
+    suite.sharing(fake, the_audit_log_counts_requests_exactly);
 }
 
 fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
@@ -303,7 +303,7 @@ async fn a_service_account_has_only_its_own_rights(scene: Arc<Scene>) -> Result<
     scene.kubectl(&["create", "role", "look", "--verb=list", "--resource=pods"])?;
     scene.kubectl(&["create", "rolebinding", "look", "--role=look", &format!("--serviceaccount={}:default", scene.namespace())])?;
     // The API server learns of the binding by a watch of its own.
-    crate::cleanup::eventually("the binding has no effect", || as_account(&["get", "pods"]).is_ok()).await
+    e2e::eventually("the binding has no effect", || as_account(&["get", "pods"]).is_ok()).await
 }
 
 async fn the_audit_log_counts_requests_exactly(scene: Arc<Scene>) -> Result<()> {
@@ -321,7 +321,7 @@ async fn the_audit_log_counts_requests_exactly(scene: Arc<Scene>) -> Result<()> 
         entries.filter(|entry| is(entry, "/user/username", &user) && is(entry, "/verb", "list")).count()
     };
     // An entry is written when its answer is out.
-    crate::cleanup::eventually("requests are missing in the log", || count() >= 3).await?;
+    e2e::eventually("requests are missing in the log", || count() >= 3).await?;
     ensure!(count() == 3, "{} requests in the log", count());
     Ok(())
 }

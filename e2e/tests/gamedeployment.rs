@@ -15,27 +15,27 @@ use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, "gamedeployment::surge_pods_come_first", surge_pods_come_first);
-    suite.sharing(fake, "gamedeployment::the_rolling_walk_through_comes_out_as_written", the_rolling_walk_through_comes_out_as_written);
-    suite.sharing(fake, "gamedeployment::writes_are_counted_exactly", writes_are_counted_exactly);
-    suite.sharing(fake, "gamedeployment::nothing_is_written_when_nothing_changes", nothing_is_written_when_nothing_changes);
-    suite.sharing(fake, "gamedeployment::a_rollout_keeps_its_budgets", a_rollout_keeps_its_budgets);
-    suite.sharing(fake, "gamedeployment::surge_comes_first_and_goes_last", surge_comes_first_and_goes_last);
-    suite.sharing(fake, "gamedeployment::scaling_in_the_middle_of_a_rollout", scaling_in_the_middle_of_a_rollout);
-    suite.sharing(fake, "gamedeployment::the_old_template_brings_the_old_revision_back", the_old_template_brings_the_old_revision_back);
-    suite.sharing(fake, "gamedeployment::paused_stops_the_rollout_and_not_scaling", paused_stops_the_rollout_and_not_scaling);
-    suite.sharing(fake, "gamedeployment::on_delete_waits_for_somebody_to_delete", on_delete_waits_for_somebody_to_delete);
-    suite.sharing(fake, "gamedeployment::named_pods_go_first_and_are_replaced", named_pods_go_first_and_are_replaced);
-    suite.sharing(fake, "gamedeployment::cheap_pods_go_first", cheap_pods_go_first);
-    suite.sharing(fake, "gamedeployment::min_ready_seconds_holds_the_rollout", min_ready_seconds_holds_the_rollout);
-    suite.sharing(fake, "gamedeployment::an_ended_pod_is_replaced", an_ended_pod_is_replaced);
-    suite.sharing(fake, "gamedeployment::a_broken_image_stops_the_rollout_and_is_named", a_broken_image_stops_the_rollout_and_is_named);
-    suite.sharing(fake, "gamedeployment::lone_pods_are_adopted_and_others_left_alone", lone_pods_are_adopted_and_others_left_alone);
-    suite.sharing(fake, "gamedeployment::orphans_are_taken_over_without_a_restart", orphans_are_taken_over_without_a_restart);
-    suite.sharing(fake, "gamedeployment::history_is_kept_as_long_as_asked", history_is_kept_as_long_as_asked);
-    suite.sharing(fake, "gamedeployment::what_this_version_cannot_do_holds_visibly", what_this_version_cannot_do_holds_visibly);
-    suite.sharing(fake, "gamedeployment::deleting_it_takes_its_pods_along", deleting_it_takes_its_pods_along);
-    suite.sharing(fake, "gamedeployment::an_autoscaler_follows_a_metric_up_and_down", an_autoscaler_follows_a_metric_up_and_down);
+    suite.sharing(fake, surge_pods_come_first);
+    suite.sharing(fake, the_rolling_walk_through_comes_out_as_written);
+    suite.sharing(fake, writes_are_counted_exactly);
+    suite.sharing(fake, nothing_is_written_when_nothing_changes);
+    suite.sharing(fake, a_rollout_keeps_its_budgets);
+    suite.sharing(fake, surge_comes_first_and_goes_last);
+    suite.sharing(fake, scaling_in_the_middle_of_a_rollout);
+    suite.sharing(fake, the_old_template_brings_the_old_revision_back);
+    suite.sharing(fake, paused_stops_the_rollout_and_not_scaling);
+    suite.sharing(fake, on_delete_waits_for_somebody_to_delete);
+    suite.sharing(fake, named_pods_go_first_and_are_replaced);
+    suite.sharing(fake, cheap_pods_go_first);
+    suite.sharing(fake, min_ready_seconds_holds_the_rollout);
+    suite.sharing(fake, an_ended_pod_is_replaced);
+    suite.sharing(fake, a_broken_image_stops_the_rollout_and_is_named);
+    suite.sharing(fake, lone_pods_are_adopted_and_others_left_alone);
+    suite.sharing(fake, orphans_are_taken_over_without_a_restart);
+    suite.sharing(fake, history_is_kept_as_long_as_asked);
+    suite.sharing(fake, what_this_version_cannot_do_holds_visibly);
+    suite.sharing(fake, deleting_it_takes_its_pods_along);
+    suite.sharing(fake, an_autoscaler_follows_a_metric_up_and_down);
 }
 
 pub(crate) fn counts(pairs: &[(&str, usize)]) -> BTreeMap<String, usize> {
@@ -118,10 +118,10 @@ async fn surge_pods_come_first(scene: Arc<Scene>) -> Result<()> {
 async fn writes_are_counted_exactly(scene: Arc<Scene>) -> Result<()> {
     let game = Game::apply(&scene, "exact", &json!({ "replicas": 12, "updateStrategy": { "maxUnavailable": 3 } }))?;
     game.until_rest("Complete").await?;
-    crate::cleanup::eventually("12 creates", || audited(&scene, "pods", "", "create") >= 12).await?;
+    e2e::eventually("12 creates", || audited(&scene, "pods", "", "create") >= 12).await?;
     game.set_image("game:2").await?;
     game.until_rest("Complete").await?;
-    crate::cleanup::eventually("24 creates", || audited(&scene, "pods", "", "create") >= 24).await?;
+    e2e::eventually("24 creates", || audited(&scene, "pods", "", "create") >= 24).await?;
     let count = |resource: &str, subresource: &str, verb: &str| audited(&scene, resource, subresource, verb);
     let pods = (count("pods", "", "create"), count("pods", "", "delete"), count("pods", "", ""));
     ensure!(pods == (24, 12, 36), "creates, deletes and all calls for pods: {pods:?}");
@@ -142,7 +142,7 @@ async fn nothing_is_written_when_nothing_changes(scene: Arc<Scene>) -> Result<()
             .map(|kind| audited(&scene, kind, "", "") + audited(&scene, kind, "status", ""))
             .sum::<usize>()
     };
-    crate::cleanup::eventually("5 creates", || audited(&scene, "pods", "", "create") >= 5).await?;
+    e2e::eventually("5 creates", || audited(&scene, "pods", "", "create") >= 5).await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let before = (all(), audited(&scene, "events", "", ""));
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -350,7 +350,7 @@ async fn history_is_kept_as_long_as_asked(scene: Arc<Scene>) -> Result<()> {
         game.until_rest("Complete").await?;
     }
     let revisions = || scene.kubectl(&["get", "controllerrevisions", "-o", "name"]).map(|names| names.lines().count()).unwrap_or_default();
-    crate::cleanup::eventually("old revisions stay", || revisions() == 3).await
+    e2e::eventually("old revisions stay", || revisions() == 3).await
 }
 
 async fn what_this_version_cannot_do_holds_visibly(scene: Arc<Scene>) -> Result<()> {

@@ -8,20 +8,16 @@ use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, "gamedeployment_input::what_makes_no_sense_is_refused_at_once", what_makes_no_sense_is_refused_at_once);
-    suite.sharing(fake, "gamedeployment_input::what_makes_sense_is_accepted", what_makes_sense_is_accepted);
-    suite.sharing(fake, "gamedeployment_input::the_selector_cannot_change", the_selector_cannot_change);
-    suite.sharing(fake, "gamedeployment_input::a_long_name_is_refused_and_the_longest_works", a_long_name_is_refused_and_the_longest_works);
-    suite.sharing(fake, "gamedeployment_input::a_refused_template_is_told_and_mended", a_refused_template_is_told_and_mended);
-    suite.sharing(
-        fake,
-        "gamedeployment_input::a_quota_that_leaves_no_room_for_surge_is_told",
-        a_quota_that_leaves_no_room_for_surge_is_told,
-    );
-    suite.sharing(fake, "gamedeployment_input::a_quota_is_told_and_lifted", a_quota_is_told_and_lifted);
-    suite.sharing(fake, "gamedeployment_input::a_denied_create_is_told_in_the_policys_words", a_denied_create_is_told_in_the_policys_words);
-    suite.sharing(fake, "gamedeployment_input::a_taken_revision_name_is_passed_by", a_taken_revision_name_is_passed_by);
-    suite.sharing(fake, "gamedeployment_input::defaults_are_those_of_the_guide", defaults_are_those_of_the_guide);
+    suite.sharing(fake, what_makes_no_sense_is_refused_at_once);
+    suite.sharing(fake, what_makes_sense_is_accepted);
+    suite.sharing(fake, the_selector_cannot_change);
+    suite.sharing(fake, a_long_name_is_refused_and_the_longest_works);
+    suite.sharing(fake, a_refused_template_is_told_and_mended);
+    suite.sharing(fake, a_quota_that_leaves_no_room_for_surge_is_told);
+    suite.sharing(fake, a_quota_is_told_and_lifted);
+    suite.sharing(fake, a_denied_create_is_told_in_the_policys_words);
+    suite.sharing(fake, a_taken_revision_name_is_passed_by);
+    suite.sharing(fake, defaults_are_those_of_the_guide);
 }
 
 /// What the API server says to a manifest.
@@ -159,7 +155,7 @@ async fn a_denied_create_is_told_in_the_policys_words(scene: Arc<Scene>) -> Resu
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "probe", "labels": {} }, "spec": { "containers": [{ "name": "game", "image": "game:1" }] } });
         e2e::run(scene.kubectl_command().args(["create", "--dry-run=server", "-f", "-"]), &pod.to_string()).is_err()
     };
-    crate::cleanup::eventually("the policy is not enforced", probe).await?;
+    e2e::eventually("the policy is not enforced", probe).await?;
     let game = Game::apply(&scene, "denied", &json!({ "replicas": 2 }))?;
     let said = game.until_condition("Degraded", "True", "FailedCreate").await?;
     ensure!(said.contains("the studio has not approved this pod"), "{said}");
@@ -208,7 +204,7 @@ async fn a_quota_that_leaves_no_room_for_surge_is_told(scene: Arc<Scene>) -> Res
     game.until_rest("Complete").await?;
     scene.kubectl(&["create", "quota", "tight", "--hard=pods=3"])?;
     // A quota counts when the API server has counted.
-    crate::cleanup::eventually("the quota counts", || {
+    e2e::eventually("the quota counts", || {
         scene.kubectl(&["get", "quota", "tight", "-o", "jsonpath={.status.used.pods}"]).is_ok_and(|used| used == "3")
     })
     .await?;

@@ -5,39 +5,34 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use e2e::hook::{HookServer, Manner, Sessions};
-use e2e::{Game, Metrics, Place, Scene, Suite, until, until_gone};
+use e2e::{Game, Metrics, Place, Scene, Suite, eventually, until, until_gone};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use serde_json::{Value, json};
 
-use crate::cleanup::eventually;
 use crate::gamedeployment::audited;
 use crate::inplace::restarts;
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, "gates::a_scale_in_deletes_exactly_the_pods_that_were_asked", a_scale_in_deletes_exactly_the_pods_that_were_asked);
-    suite.sharing(fake, "gates::an_aborted_scale_in_spares_its_pods_and_asks_anew", an_aborted_scale_in_spares_its_pods_and_asks_anew);
-    suite.sharing(fake, "gates::an_agreement_that_was_not_used_is_void", an_agreement_that_was_not_used_is_void);
-    suite.sharing(fake, "gates::a_rolling_update_asks_pod_by_pod", a_rolling_update_asks_pod_by_pod);
-    suite.sharing(fake, "gates::an_update_in_place_asks_pod_by_pod", an_update_in_place_asks_pod_by_pod);
-    suite.sharing(fake, "gates::a_hook_is_asked_after_an_update_in_place", a_hook_is_asked_after_an_update_in_place);
-    suite.sharing(fake, "gates::who_says_no_is_asked_again", who_says_no_is_asked_again);
-    suite.sharing(fake, "gates::a_hook_template_may_come_late", a_hook_template_may_come_late);
-    suite.sharing(fake, "gates::a_hook_server_may_be_down_for_a_while", a_hook_server_may_be_down_for_a_while);
-    suite.sharing(fake, "gates::pods_that_cannot_be_asked_go_without", pods_that_cannot_be_asked_go_without);
-    suite.sharing(fake, "gates::without_the_hook_everybody_goes_on", without_the_hook_everybody_goes_on);
-    suite.disturbing(
-        fake,
-        "gates::a_deletion_cost_of_a_node_comes_before_one_of_a_pod",
-        a_deletion_cost_of_a_node_comes_before_one_of_a_pod,
-    );
-    suite.sharing(fake, "gates::questions_are_counted_exactly", questions_are_counted_exactly);
-    suite.sharing(fake, "gates::five_hundred_wait_and_cost_nothing", five_hundred_wait_and_cost_nothing);
-    suite.sharing(fake, "gates::pods_get_numbers_and_keep_them", pods_get_numbers_and_keep_them);
-    suite.disturbing(fake, "gates::what_is_labelled_is_not_deleted_by_mistake", what_is_labelled_is_not_deleted_by_mistake);
-    suite.disturbing(fake, "gates::an_autoscaler_waits_for_sessions_too", an_autoscaler_waits_for_sessions_too);
+    suite.sharing(fake, a_scale_in_deletes_exactly_the_pods_that_were_asked);
+    suite.sharing(fake, an_aborted_scale_in_spares_its_pods_and_asks_anew);
+    suite.sharing(fake, an_agreement_that_was_not_used_is_void);
+    suite.sharing(fake, a_rolling_update_asks_pod_by_pod);
+    suite.sharing(fake, an_update_in_place_asks_pod_by_pod);
+    suite.sharing(fake, a_hook_is_asked_after_an_update_in_place);
+    suite.sharing(fake, who_says_no_is_asked_again);
+    suite.sharing(fake, a_hook_template_may_come_late);
+    suite.sharing(fake, a_hook_server_may_be_down_for_a_while);
+    suite.sharing(fake, pods_that_cannot_be_asked_go_without);
+    suite.sharing(fake, without_the_hook_everybody_goes_on);
+    suite.disturbing(fake, a_deletion_cost_of_a_node_comes_before_one_of_a_pod);
+    suite.sharing(fake, questions_are_counted_exactly);
+    suite.sharing(fake, five_hundred_wait_and_cost_nothing);
+    suite.sharing(fake, pods_get_numbers_and_keep_them);
+    suite.disturbing(fake, what_is_labelled_is_not_deleted_by_mistake);
+    suite.disturbing(fake, an_autoscaler_waits_for_sessions_too);
 }
 
 /// A hook that agrees when a pod has no session any more; it looks again every second, or says no at once.

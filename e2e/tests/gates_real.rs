@@ -6,17 +6,16 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Game, Place, Scene, Suite, until_gone};
+use e2e::{Game, Place, Scene, Suite, eventually, until_gone};
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::cleanup::eventually;
 use crate::gates::until_waiting;
 use crate::hooks_accounts::{holds, lend};
 use crate::real::{get, ip};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.sharing(Place::Real, "gates::a_game_goes_when_its_last_player_has_left", a_game_goes_when_its_last_player_has_left);
+    suite.sharing(Place::Real, a_game_goes_when_its_last_player_has_left);
 }
 
 /// Somebody plays until it is dropped.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::gates::{before_delete, door, until_waiting};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.alone("gates::kill_9_lets_nobody_go_unasked", kill_9_lets_nobody_go_unasked);
+    suite.alone(kill_9_lets_nobody_go_unasked);
 }
 
 /// Everything that happens to pods, while the operator dies and dies again: by the API server's own log, nobody was deleted or changed whose hook had not agreed before.

@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, "hooks::the_hook_of_the_walk_through_fails_after_one_measurement", the_hook_of_the_walk_through_fails);
-    suite.sharing(fake, "hooks::turned_round_it_is_successful_after_two", turned_round_it_is_successful_after_two);
-    suite.sharing(fake, "hooks::a_template_is_accepted_or_says_where_it_is_wrong", a_template_is_accepted_or_says_where_it_is_wrong);
-    suite.sharing(fake, "hooks::hooks_that_make_no_sense_are_refused_at_once", hooks_that_make_no_sense_are_refused_at_once);
-    suite.sharing(fake, "hooks::a_run_is_cancelled_and_never_approves", a_run_is_cancelled_and_never_approves);
-    suite.sharing(fake, "hooks::prometheus_answers_are_numbers", prometheus_answers_are_numbers);
-    suite.sharing(fake, "hooks::a_real_prometheus_is_asked", a_real_prometheus_is_asked);
-    suite.sharing(fake, "hooks::a_run_costs_two_writes_at_most", a_run_costs_two_writes_at_most);
+    suite.sharing(fake, the_hook_of_the_walk_through_fails);
+    suite.sharing(fake, turned_round_it_is_successful_after_two);
+    suite.sharing(fake, a_template_is_accepted_or_says_where_it_is_wrong);
+    suite.sharing(fake, hooks_that_make_no_sense_are_refused_at_once);
+    suite.sharing(fake, a_run_is_cancelled_and_never_approves);
+    suite.sharing(fake, prometheus_answers_are_numbers);
+    suite.sharing(fake, a_real_prometheus_is_asked);
+    suite.sharing(fake, a_run_costs_two_writes_at_most);
 }
 
 /// The walk-through's metric.

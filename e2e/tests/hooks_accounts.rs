@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, "hooks::an_object_is_looked_at_in_the_name_of_an_account", an_object_is_looked_at_in_the_name_of_an_account);
-    suite.sharing(Place::Real, "hooks::a_command_is_run_in_the_pod", a_command_is_run_in_the_pod);
+    suite.sharing(fake, an_object_is_looked_at_in_the_name_of_an_account);
+    suite.sharing(Place::Real, a_command_is_run_in_the_pod);
 }
 
 /// A run about a pod.
@@ -30,7 +30,7 @@ pub(crate) async fn lend(scene: &Scene) -> Result<()> {
 /// Waits until a new Role counts.
 pub(crate) async fn holds(scene: &Scene, words: &[&str]) -> Result<()> {
     let question: Vec<&str> = ["auth", "can-i"].into_iter().chain(words.iter().copied()).collect();
-    crate::cleanup::eventually("the Role does not count", || scene.kubectl(&question).is_ok_and(|answer| answer.trim() == "yes")).await
+    e2e::eventually("the Role does not count", || scene.kubectl(&question).is_ok_and(|answer| answer.trim() == "yes")).await
 }
 
 /// The message of a run that ended in an error.

@@ -4,19 +4,18 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use e2e::hook::{HookServer, hook_run, own_address, verdict};
-use e2e::{Game, Place, Scene, Suite, until, until_gone};
+use e2e::{Game, Place, Scene, Suite, eventually, until, until_gone};
 use localkube::{Cluster, OperatorOptions, Operators};
 use serde_json::{Value, json};
 
-use crate::cleanup::eventually;
 use crate::hooks::impatient;
 use crate::hooks_accounts::holds;
 use crate::real::ip;
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.sharing(Place::Real, "hooks::a_node_is_asked_only_as_the_pod_that_uses_its_network", a_node_is_asked_only_as_the_pod);
-    suite.alone("hooks::within_the_cluster_means_its_networks_and_no_node", within_the_cluster_means_its_networks_and_no_node);
-    suite.alone("hooks::own_pods_means_those_of_the_namespace", own_pods_means_those_of_the_namespace);
+    suite.sharing(Place::Real, a_node_is_asked_only_as_the_pod);
+    suite.alone(within_the_cluster_means_its_networks_and_no_node);
+    suite.alone(own_pods_means_those_of_the_namespace);
 }
 
 /// What a run says that asks an address; nothing if it got its answer.

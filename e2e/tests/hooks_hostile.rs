@@ -13,13 +13,13 @@ use crate::hooks::{impatient, webtest};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, "hooks::a_hostile_server_harms_nobody", a_hostile_server_harms_nobody);
-    suite.sharing(fake, "hooks::conditions_within_conditions_are_refused", conditions_within_conditions_are_refused);
-    suite.sharing(fake, "hooks::the_machine_itself_is_out_of_reach", the_machine_itself_is_out_of_reach);
-    suite.sharing(fake, "hooks::a_secret_goes_where_it_should_and_nowhere_else", a_secret_goes_where_it_should_and_nowhere_else);
-    suite.alone("hooks::names_are_resolved_once_and_checked", names_are_resolved_once_and_checked);
-    suite.alone("hooks::limits_hold_and_old_runs_go", limits_hold_and_old_runs_go);
-    suite.alone("hooks::kill_9_changes_no_verdict", kill_9_changes_no_verdict);
+    suite.sharing(fake, a_hostile_server_harms_nobody);
+    suite.sharing(fake, conditions_within_conditions_are_refused);
+    suite.sharing(fake, the_machine_itself_is_out_of_reach);
+    suite.sharing(fake, a_secret_goes_where_it_should_and_nowhere_else);
+    suite.alone(names_are_resolved_once_and_checked);
+    suite.alone(limits_hold_and_old_runs_go);
+    suite.alone(kill_9_changes_no_verdict);
 }
 
 async fn a_hostile_server_harms_nobody(scene: Arc<Scene>) -> Result<()> {
@@ -148,7 +148,7 @@ async fn a_secret_goes_where_it_should_and_nowhere_else(scene: Arc<Scene>) -> Re
         let can = ["auth", "can-i", "get", "secrets/door", "--as=system:serviceaccount:bcs-system:gameplane"];
         scene.kubectl(&can).is_ok_and(|answer| answer.trim() == "yes")
     };
-    crate::cleanup::eventually("the Role does not hold", allowed).await?;
+    e2e::eventually("the Role does not hold", allowed).await?;
     scene.apply(&hook_run("open", &metric))?;
     let status = verdict(&scene, "open").await?;
     ensure!(status["phase"] == "Successful", "{status}");
@@ -257,11 +257,11 @@ async fn limits_hold_and_old_runs_go(suite: Arc<Suite>) -> Result<()> {
     for number in 0..4 {
         scene.apply(&hook_run(&format!("hanging-{number}"), &patient(&hanging)))?;
     }
-    crate::cleanup::eventually("two are not asked", || hanging.requests() == 2).await?;
+    e2e::eventually("two are not asked", || hanging.requests() == 2).await?;
     for number in 0..2 {
         scene.apply(&hook_run(&format!("other-{number}"), &patient(&other)))?;
     }
-    crate::cleanup::eventually("the other host is not asked", || other.requests() == 1).await?;
+    e2e::eventually("the other host is not asked", || other.requests() == 1).await?;
     // The namespace is full; another is not.
     let healthy = HookServer::json(&json!({ "age": 32 })).await?;
     let quiet = Scene::open(Arc::clone(&cluster), "quiet").await?;

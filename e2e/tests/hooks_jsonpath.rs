@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, "hooks::json_paths_say_what_kubectl_says", json_paths_say_what_kubectl_says);
+    suite.sharing(fake, json_paths_say_what_kubectl_says);
 }
 
 /// An object with lists, numbers, dots in keys and texts.

@@ -13,21 +13,21 @@ use crate::gamedeployment::{audited, counts, row};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, "inplace::the_walk_through_in_place_comes_out_as_written", the_walk_through_comes_out_as_written);
-    suite.sharing(fake, "inplace::three_writes_a_pod_and_no_more", three_writes_a_pod_and_no_more);
-    suite.sharing(fake, "inplace::a_rollback_in_the_grace_restarts_nothing", a_rollback_in_the_grace_restarts_nothing);
-    suite.sharing(fake, "inplace::a_new_template_in_the_grace_is_what_runs", a_new_template_in_the_grace_is_what_runs);
-    suite.disturbing(fake, "inplace::going_back_before_the_node_has_seen_it_restarts_nothing", going_back_before_the_node_has_seen_it);
-    suite.sharing(fake, "inplace::what_cannot_change_in_place_holds_or_is_replaced", what_cannot_change_holds_or_is_replaced);
-    suite.sharing(fake, "inplace::an_image_that_cannot_be_pulled_is_mended", an_image_that_cannot_be_pulled_is_mended);
-    suite.sharing(fake, "inplace::pods_without_the_gate_are_updated_all_the_same", pods_without_the_gate_are_updated_all_the_same);
-    suite.sharing(fake, "inplace::a_gate_that_is_flipped_by_hand_is_set_right", a_gate_that_is_flipped_by_hand_is_set_right);
-    suite.sharing(fake, "inplace::only_changed_containers_restart_and_in_order", only_changed_containers_restart_and_in_order);
-    suite.sharing(fake, "inplace::labels_and_annotations_change_without_a_restart", labels_and_annotations_change_without_a_restart);
-    suite.sharing(fake, "inplace::a_pod_deleted_in_its_grace_is_replaced", a_pod_deleted_in_its_grace_is_replaced);
-    suite.sharing(fake, "inplace::lone_pods_are_adopted_and_updated_where_they_are", lone_pods_are_adopted_and_updated_where_they_are);
-    suite.sharing(fake, "inplace::the_type_can_be_switched_on_the_way", the_type_can_be_switched_on_the_way);
-    suite.sharing(fake, "inplace::images_change_under_running_containers", images_change_under_running_containers);
+    suite.sharing(fake, the_walk_through_comes_out_as_written);
+    suite.sharing(fake, three_writes_a_pod_and_no_more);
+    suite.sharing(fake, a_rollback_in_the_grace_restarts_nothing);
+    suite.sharing(fake, a_new_template_in_the_grace_is_what_runs);
+    suite.disturbing(fake, going_back_before_the_node_has_seen_it);
+    suite.sharing(fake, what_cannot_change_holds_or_is_replaced);
+    suite.sharing(fake, an_image_that_cannot_be_pulled_is_mended);
+    suite.sharing(fake, pods_without_the_gate_are_updated_all_the_same);
+    suite.sharing(fake, a_gate_that_is_flipped_by_hand_is_set_right);
+    suite.sharing(fake, only_changed_containers_restart_and_in_order);
+    suite.sharing(fake, labels_and_annotations_change_without_a_restart);
+    suite.sharing(fake, a_pod_deleted_in_its_grace_is_replaced);
+    suite.sharing(fake, lone_pods_are_adopted_and_updated_where_they_are);
+    suite.sharing(fake, the_type_can_be_switched_on_the_way);
+    suite.sharing(fake, images_change_under_running_containers);
 }
 
 /// A file of examples/tkex, changed by a merge patch of its spec.
@@ -92,7 +92,7 @@ async fn three_writes_a_pod_and_no_more(scene: Arc<Scene>) -> Result<()> {
     game.set_image("game:2").await?;
     game.until_rest("Complete").await?;
     let count = |subresource: &str, verb: &str| audited(&scene, "pods", subresource, verb);
-    crate::cleanup::eventually("18 writes of status", || count("status", "patch") >= 18).await?;
+    e2e::eventually("18 writes of status", || count("status", "patch") >= 18).await?;
     let seen = (count("", "create"), count("", "patch"), count("status", "patch"), count("", "get"), count("", "delete"));
     ensure!(seen == (6, 6, 18, 0, 0), "creates, patches, patches of status, gets and deletes: {seen:?}");
     Ok(())
@@ -219,7 +219,7 @@ async fn pods_without_the_gate_are_updated_all_the_same(scene: Arc<Scene>) -> Re
     ensure!(uids(&pods) == uids(&before) && restarts(&pods) == BTreeMap::from([(1, 3)]), "{:?}", restarts(&pods));
     ensure!(seen().fewest_ready >= 2, "more than one was out of service");
     let told = || scene.kubectl(&["get", "events"]).is_ok_and(|events| events.contains("UpdatedWithoutReadinessGate"));
-    crate::cleanup::eventually("nobody is warned", told).await
+    e2e::eventually("nobody is warned", told).await
 }
 
 async fn a_gate_that_is_flipped_by_hand_is_set_right(scene: Arc<Scene>) -> Result<()> {
@@ -337,7 +337,7 @@ async fn images_change_under_running_containers(scene: Arc<Scene>) -> Result<()>
     ensure!(row(&scene)? == ["test-gamedeployment", "8", "5", "5", "8", "8"], "{:?}", row(&scene)?);
     let images = ["get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[0].image}"];
     let is_patched = || scene.kubectl(&images).is_ok_and(|images| images.matches("main:v2").count() == 5);
-    crate::cleanup::eventually("five run the new image", is_patched).await?;
+    e2e::eventually("five run the new image", is_patched).await?;
     let pods = game.pods().await?;
     ensure!(restarts(&pods) == BTreeMap::from([(0, 8)]), "{:?}", restarts(&pods));
     let is_marked = |pod: &&Pod| pod.annotations().get("io.kubernetes.hotpatch.container").is_some_and(|value| value == "true");

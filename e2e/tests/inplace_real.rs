@@ -21,12 +21,12 @@ use crate::real::{ask, container, get, ip};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let real = Place::Real;
-    suite.sharing(real, "inplace::a_neighbour_and_shared_memory_notice_nothing", a_neighbour_and_shared_memory_notice_nothing);
-    suite.sharing(real, "inplace::a_rollout_fails_no_request", a_rollout_fails_no_request);
-    suite.sharing(real, "inplace::what_the_kubelet_makes_of_it", what_the_kubelet_makes_of_it);
-    suite.disturbing(real, "inplace::a_lost_node_holds_up_only_its_own_pod", a_lost_node_holds_up_only_its_own_pod);
-    suite.sharing(real, "inplace::resources_change_without_a_restart", resources_change_without_a_restart);
-    suite.sharing(real, "inplace::a_memory_limit_is_lowered_where_kubernetes_can", a_memory_limit_is_lowered_where_kubernetes_can);
+    suite.sharing(real, a_neighbour_and_shared_memory_notice_nothing);
+    suite.sharing(real, a_rollout_fails_no_request);
+    suite.sharing(real, what_the_kubelet_makes_of_it);
+    suite.disturbing(real, a_lost_node_holds_up_only_its_own_pod);
+    suite.sharing(real, resources_change_without_a_restart);
+    suite.sharing(real, a_memory_limit_is_lowered_where_kubernetes_can);
 }
 
 fn server(name: &str, image: &str, port: u16) -> Value {
@@ -101,14 +101,14 @@ async fn a_neighbour_and_shared_memory_notice_nothing(scene: Arc<Scene>) -> Resu
     game.until_rest("Complete").await?;
     let before = game.pods().await?.pop().context("no pod")?;
     let address = ip(&before)?;
-    crate::cleanup::eventually("the Service finds the pod", || followed.addresses().contains(&address)).await?;
+    e2e::eventually("the Service finds the pod", || followed.addresses().contains(&address)).await?;
     ask(&before, "PUT /shm/score HTTP/1.1\r\nContent-Length: 4\r\n\r\n1234")?;
     // A player of the neighbour, whose session must not break.
     let mut player = TcpStream::connect((address.as_str(), 8001))?;
     player.set_read_timeout(Some(Duration::from_secs(30)))?;
     player.write_all(b"GET /play HTTP/1.1\r\n\r\n")?;
     game.patch(json!({ "spec": { "template": { "spec": { "containers": pair("main:v2") } } } })).await?;
-    crate::cleanup::eventually("the Service lets go", || followed.addresses().is_empty()).await?;
+    e2e::eventually("the Service lets go", || followed.addresses().is_empty()).await?;
     let drained = game.pods().await?.pop().context("no pod")?;
     ensure!(container(&drained, "game").is_some_and(|game| game.restart_count == 0), "it restarted before the Service had let go");
     ensure!(get(&drained, "/version")? == "v1", "the old version is gone before the grace is over");
@@ -121,7 +121,7 @@ async fn a_neighbour_and_shared_memory_notice_nothing(scene: Arc<Scene>) -> Resu
     ensure!(get(&after, "/version")? == "v2" && get(&after, "/shm/score")? == "1234", "shared memory is lost");
     let pause = started(&after).zip(gate_since(&drained)).map(|(started, drained)| started.duration_since(drained).as_secs());
     ensure!(pause.is_some_and(|seconds| seconds >= 5), "restarted {pause:?} seconds after it left its Service");
-    crate::cleanup::eventually("the Service takes it back", || followed.addresses().contains(&address)).await?;
+    e2e::eventually("the Service takes it back", || followed.addresses().contains(&address)).await?;
     // The session has gone on all the time: a line for every second.
     let lines = BufReader::new(player).lines().take(8).collect::<Result<Vec<_>, _>>()?;
     ensure!(lines.len() == 8, "the neighbour's player was thrown out");
@@ -148,7 +148,7 @@ async fn a_rollout_fails_no_request(scene: Arc<Scene>) -> Result<()> {
     service(&scene, "shop")?;
     let followed = Arc::new(Followed::start(&scene, "shop"));
     game.until_rest("Complete").await?;
-    crate::cleanup::eventually("the Service finds all six", || followed.addresses().len() == 6).await?;
+    e2e::eventually("the Service finds all six", || followed.addresses().len() == 6).await?;
     let stop = Arc::new(AtomicBool::new(false));
     let (over, known) = (Arc::clone(&stop), Arc::clone(&followed));
     let client = tokio::task::spawn_blocking(move || {
@@ -165,7 +165,7 @@ async fn a_rollout_fails_no_request(scene: Arc<Scene>) -> Result<()> {
     });
     game.patch(json!({ "spec": { "template": { "spec": { "containers": one("main:v2") } } } })).await?;
     let rest = game.until_rest("Complete").await;
-    crate::cleanup::eventually("the Service has all six back", || followed.addresses().len() == 6).await?;
+    e2e::eventually("the Service has all six back", || followed.addresses().len() == 6).await?;
     stop.store(true, Ordering::Relaxed);
     let (answers, failures) = client.await?;
     rest?;

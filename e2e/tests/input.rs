@@ -12,22 +12,22 @@ use e2e::Suite;
 use crate::cli::{finish, localkube, processes_of, program};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.alone("input::an_unknown_flag_is_refused", an_unknown_flag_is_refused);
-    suite.alone("input::an_unknown_version_is_refused", an_unknown_version_is_refused);
-    suite.alone("input::a_missing_command_is_told_before_a_cluster_starts", a_missing_command_is_told_before_a_cluster_starts);
-    suite.alone("input::a_taken_port_is_named", a_taken_port_is_named);
-    suite.alone("input::an_existing_kubeconfig_is_not_overwritten", an_existing_kubeconfig_is_not_overwritten);
-    suite.alone("input::no_go_is_told", no_go_is_told);
-    suite.alone("input::an_old_go_is_told", an_old_go_is_told);
-    suite.alone("input::a_damaged_or_half_built_binary_is_built_again", a_damaged_or_half_built_binary_is_built_again);
-    suite.alone("input::two_builders_wait_for_each_other", two_builders_wait_for_each_other);
-    suite.alone("input::a_dead_part_ends_the_run_and_is_named", a_dead_part_ends_the_run_and_is_named);
-    suite.alone("input::a_damaged_binary_is_named_when_it_fails", a_damaged_binary_is_named_when_it_fails);
-    suite.alone("input::images_without_real_nodes_are_refused", images_without_real_nodes_are_refused);
-    suite.alone("input::real_nodes_without_root_are_refused", real_nodes_without_root_are_refused);
+    suite.alone(an_unknown_flag_is_refused);
+    suite.alone(an_unknown_version_is_refused);
+    suite.alone(a_missing_command_is_told_before_a_cluster_starts);
+    suite.alone(a_taken_port_is_named);
+    suite.alone(an_existing_kubeconfig_is_not_overwritten);
+    suite.alone(no_go_is_told);
+    suite.alone(an_old_go_is_told);
+    suite.alone(a_damaged_or_half_built_binary_is_built_again);
+    suite.alone(two_builders_wait_for_each_other);
+    suite.alone(a_dead_part_ends_the_run_and_is_named);
+    suite.alone(a_damaged_binary_is_named_when_it_fails);
+    suite.alone(images_without_real_nodes_are_refused);
+    suite.alone(real_nodes_without_root_are_refused);
     if rustix::process::geteuid().is_root() {
-        suite.alone("input::a_missing_package_is_named_with_its_apt_line", a_missing_package_is_named_with_its_apt_line);
-        suite.alone("input::a_full_disk_is_named", a_full_disk_is_named);
+        suite.alone(a_missing_package_is_named_with_its_apt_line);
+        suite.alone(a_full_disk_is_named);
     } else {
         suite.skip("input::a_missing_package_is_named_with_its_apt_line");
         suite.skip("input::a_full_disk_is_named");

@@ -14,13 +14,9 @@ use serde_json::json;
 use crate::cli::{finish, localkube};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.alone("install::the_demo_plays_to_its_end_without_a_terminal", the_demo_plays_to_its_end_without_a_terminal);
-    suite.alone("install::localkube_runs_operators_and_starts_them_again", localkube_runs_operators_and_starts_them_again);
-    suite.bare(
-        Place::Real,
-        "install::by_helm_and_by_four_files_it_runs_and_survives_its_leader",
-        by_helm_and_by_four_files_it_runs_and_survives_its_leader,
-    );
+    suite.alone(the_demo_plays_to_its_end_without_a_terminal);
+    suite.alone(localkube_runs_operators_and_starts_them_again);
+    suite.bare(Place::Real, by_helm_and_by_four_files_it_runs_and_survives_its_leader);
 }
 
 fn root() -> PathBuf {

@@ -15,15 +15,15 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.alone("outage::the_other_replica_finishes_when_the_leader_dies", the_other_replica_finishes_when_the_leader_dies);
-    suite.alone("outage::sigterm_hands_the_lease_over_at_once", sigterm_hands_the_lease_over_at_once);
-    suite.alone("outage::a_broken_watch_or_an_overloaded_server_is_got_over", a_broken_watch_or_an_overloaded_server_is_got_over);
-    suite.alone("outage::a_stalled_database_is_got_over", a_stalled_database_is_got_over);
-    suite.alone("outage::a_restarted_api_server_is_got_over", a_restarted_api_server_is_got_over);
-    suite.alone("outage::a_history_that_was_compacted_is_got_over", a_history_that_was_compacted_is_got_over);
-    suite.alone("outage::lists_that_take_long_are_not_asked_for_again", lists_that_take_long_are_not_asked_for_again);
-    suite.alone("outage::a_dead_server_and_a_bad_token_are_told_and_waited_for", a_dead_server_and_a_bad_token_are_told_and_waited_for);
-    suite.alone("outage::an_operator_without_rights_or_crds_says_so_and_waits", an_operator_without_rights_or_crds_says_so_and_waits);
+    suite.alone(the_other_replica_finishes_when_the_leader_dies);
+    suite.alone(sigterm_hands_the_lease_over_at_once);
+    suite.alone(a_broken_watch_or_an_overloaded_server_is_got_over);
+    suite.alone(a_stalled_database_is_got_over);
+    suite.alone(a_restarted_api_server_is_got_over);
+    suite.alone(a_history_that_was_compacted_is_got_over);
+    suite.alone(lists_that_take_long_are_not_asked_for_again);
+    suite.alone(a_dead_server_and_a_bad_token_are_told_and_waited_for);
+    suite.alone(an_operator_without_rights_or_crds_says_so_and_waits);
 }
 
 const QUICK: [&str; 3] = ["--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s"];
@@ -44,7 +44,7 @@ fn log(cluster: &Cluster, name: &str) -> String {
 /// The number of the operator that leads.
 async fn leader(cluster: &Cluster) -> Result<u32> {
     let mut found = None;
-    crate::cleanup::eventually("nobody leads", || {
+    e2e::eventually("nobody leads", || {
         found = (1..=2).find(|number| log(cluster, &format!("operator-{number}.log")).lines().any(|line| line.ends_with(": leading")));
         found.is_some()
     })
@@ -75,7 +75,7 @@ async fn the_other_replica_finishes_when_the_leader_dies(suite: Arc<Suite>) -> R
     signal(&cluster, &format!("operator-{first}.pid"), Signal::CONT)?;
     half?;
     let woken = || log(&cluster, &format!("operator-{first}.log")).contains("another process leads; standing by");
-    crate::cleanup::eventually("the old leader did not notice", woken).await?;
+    e2e::eventually("the old leader did not notice", woken).await?;
     Game::expect_counts(&game.until_rest("Complete").await?, 24, 24, 24)?;
     let seen = seen();
     ensure!(seen.most == 24 && seen.fewest_ready >= 21, "{} pods at once, {} ready", seen.most, seen.fewest_ready);
@@ -92,7 +92,7 @@ async fn sigterm_hands_the_lease_over_at_once(suite: Arc<Suite>) -> Result<()> {
     let first = leader(&cluster).await?;
     signal(&cluster, &format!("operator-{first}.pid"), Signal::TERM)?;
     let previous = format!("operator-{first}.previous.log");
-    crate::cleanup::eventually("it did not end", || log(&cluster, &previous).contains("gave the lease up")).await?;
+    e2e::eventually("it did not end", || log(&cluster, &previous).contains("gave the lease up")).await?;
     leader(&cluster).await.map(drop)
 }
 
@@ -203,13 +203,13 @@ async fn a_history_that_was_compacted_is_got_over(suite: Arc<Suite>) -> Result<(
     signal(&cluster, "operator-1.pid", Signal::STOP)?;
     scene.kubectl(&["create", "configmap", "later"])?;
     restart_api_server(&cluster, compact(&cluster)).await?;
-    crate::cleanup::eventually("the server is not back", || scene.kubectl(&["get", "pods"]).is_ok()).await?;
+    e2e::eventually("the server is not back", || scene.kubectl(&["get", "pods"]).is_ok()).await?;
     let lost: Vec<String> = game.pods().await?.iter().take(5).map(ResourceExt::name_any).collect();
     let words: Vec<&str> = ["delete", "pod", "--now"].into_iter().chain(lost.iter().map(String::as_str)).collect();
     scene.kubectl(&words)?;
     signal(&cluster, "operator-1.pid", Signal::CONT)?;
     let pods = || scene.kubectl(&["get", "pods", "-o", "name"]).map_or(0, |names| names.lines().count());
-    crate::cleanup::eventually("the lost pods are not replaced", || pods() == 24).await?;
+    e2e::eventually("the lost pods are not replaced", || pods() == 24).await?;
     // The scheduler has missed as much: it takes a new pod of an old name for the old one, finds that it has moved, and gives up for good.
     let names: Vec<String> = game.pods().await?.iter().map(ResourceExt::name_any).collect();
     ensure!(!names.iter().any(|name| lost.contains(name)), "names of lost pods are used again: {lost:?}");
@@ -234,7 +234,7 @@ async fn lists_that_take_long_are_not_asked_for_again(suite: Arc<Suite>) -> Resu
     // A pod is created, and the write is never answered: the server is asked about this pod, and not about all there are.
     proxy.refuse_all(axum::http::Method::POST, "/pods", 0);
     game.patch(json!({ "spec": { "replicas": 4 } })).await?;
-    crate::cleanup::eventually("nothing was left unanswered", || proxy.refused() > 0).await?;
+    e2e::eventually("nothing was left unanswered", || proxy.refused() > 0).await?;
     proxy.allow();
     Game::expect_counts(&game.until_rest("Complete").await?, 4, 4, 4)?;
     // A watch that is open and says nothing.
@@ -258,11 +258,9 @@ async fn a_dead_server_and_a_bad_token_are_told_and_waited_for(suite: Arc<Suite>
         std::fs::write(&file, content.to_string())?;
         let options = OperatorOptions { args: vec!["--leader-elect=false".into()], kubeconfig: Some(file), ..OperatorOptions::default() };
         let operators = cluster.start_operators(&options).await?;
-        crate::cleanup::eventually("it is not told", || log(&cluster, "operator-1.log").contains(words))
-            .await
-            .with_context(|| name.to_owned())?;
+        e2e::eventually("it is not told", || log(&cluster, "operator-1.log").contains(words)).await.with_context(|| name.to_owned())?;
         // It is still the same process after several tries.
-        crate::cleanup::eventually("it is not tried again", || log(&cluster, "operator-1.log").matches(words).count() >= 6).await?;
+        e2e::eventually("it is not tried again", || log(&cluster, "operator-1.log").matches(words).count() >= 6).await?;
         ensure!(!cluster.folder().join("logs/operator-1.previous.log").exists(), "it died: {name}");
         operators.stop().await;
     }
@@ -278,11 +276,11 @@ async fn an_operator_without_rights_or_crds_says_so_and_waits(suite: Arc<Suite>)
     let options = OperatorOptions { args: vec!["--leader-elect=false".into()], ..OperatorOptions::default() };
     let _operators = cluster.start_operators(&options).await?;
     let says = |words: &str| log(&cluster, "operator-1.log").contains(words);
-    crate::cleanup::eventually("missing rights are not told", || says("the ServiceAccount lacks rights")).await?;
+    e2e::eventually("missing rights are not told", || says("the ServiceAccount lacks rights")).await?;
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
     let file = |name: &str| deploy.join(name).display().to_string();
     kubectl(&["apply", "-f", &file("03-rbac.yaml")])?;
-    crate::cleanup::eventually("the missing CRD is not told", || says("the CustomResourceDefinition is missing")).await?;
+    e2e::eventually("the missing CRD is not told", || says("the CustomResourceDefinition is missing")).await?;
     kubectl(&["apply", "-f", &file("01-resources.yaml")])?;
     kubectl(&["wait", "--for=condition=Established", "crd/gamedeployments.tkex.tencent.com", "--timeout=60s"])?;
     let game = Game::apply(&scene, "late", &json!({ "replicas": 2 }))?;

@@ -4,30 +4,25 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Game, Place, Scene, Suite, run, until, until_gone};
+use e2e::{Game, Place, Scene, Suite, eventually, run, until, until_gone};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::cleanup::eventually;
 use crate::gates::{door, until_waiting};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, "protect::a_pod_goes_when_its_hook_agrees_and_not_before", a_pod_goes_when_its_hook_agrees_and_not_before);
-    suite.sharing(
-        fake,
-        "protect::a_deleted_workload_stays_until_its_last_pod_has_left",
-        a_deleted_workload_stays_until_its_last_pod_has_left,
-    );
-    suite.sharing(fake, "protect::protection_ends_with_the_field_or_with_the_hook", protection_ends_with_the_field_or_with_the_hook);
-    suite.sharing(fake, "protect::who_may_not_change_the_workload_cannot_end_it", who_may_not_change_the_workload_cannot_end_it);
-    suite.sharing(fake, "protect::pods_may_outlive_their_workload", pods_may_outlive_their_workload);
-    suite.sharing(fake, "protect::a_budget_of_somebody_else_is_told", a_budget_of_somebody_else_is_told);
-    suite.alone("protect::a_namespace_goes_with_its_protected_pods", a_namespace_goes_with_its_protected_pods);
-    suite.alone("protect::nothing_is_stuck_without_the_operator", nothing_is_stuck_without_the_operator);
+    suite.sharing(fake, a_pod_goes_when_its_hook_agrees_and_not_before);
+    suite.sharing(fake, a_deleted_workload_stays_until_its_last_pod_has_left);
+    suite.sharing(fake, protection_ends_with_the_field_or_with_the_hook);
+    suite.sharing(fake, who_may_not_change_the_workload_cannot_end_it);
+    suite.sharing(fake, pods_may_outlive_their_workload);
+    suite.sharing(fake, a_budget_of_somebody_else_is_told);
+    suite.alone(a_namespace_goes_with_its_protected_pods);
+    suite.alone(nothing_is_stuck_without_the_operator);
 }
 
 const LABEL: &str = "gameplane.dev/protected-by";

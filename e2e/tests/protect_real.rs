@@ -6,19 +6,17 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Game, Place, Scene, Suite, until, until_gone};
+use e2e::{Game, Place, Scene, Suite, eventually, until, until_gone};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use crate::cleanup::eventually;
 use crate::gates::until_waiting;
 use crate::gates_real::play;
 use crate::protect::{refusal, until_protected};
 use crate::real::{get, ip};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    let name = "protect::a_session_outlives_delete_drain_and_the_end_of_its_workload";
-    suite.disturbing(Place::Real, name, a_session_outlives_delete_drain_and_the_end_of_its_workload);
+    suite.disturbing(Place::Real, a_session_outlives_delete_drain_and_the_end_of_its_workload);
 }
 
 fn node_of(pod: &Pod) -> String {

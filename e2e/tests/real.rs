@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Place, Scene, Suite, run, until, until_gone, until_pod_ready};
+use e2e::{Place, Scene, Suite, run, until, until_answer, until_gone, until_pod_ready};
 use k8s_openapi::api::core::v1::{ContainerStatus, PersistentVolumeClaim, Pod, Service};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
@@ -15,25 +15,21 @@ use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let real = Place::Real;
-    suite.sharing(real, "real::the_examples_commands_run", the_examples_commands_run);
-    suite.sharing(real, "real::the_example_manifest_works", the_example_manifest_works);
-    suite.sharing(
-        real,
-        "real::an_image_pushed_by_command_runs_under_any_registrys_name",
-        an_image_pushed_by_command_runs_under_any_registrys_name,
-    );
-    suite.sharing(real, "real::a_pod_lists_its_namespace_with_its_own_token", a_pod_lists_its_namespace_with_its_own_token);
-    suite.sharing(real, "real::a_cluster_ip_answers_from_a_pod_and_from_the_node", a_cluster_ip_answers_from_a_pod_and_from_the_node);
-    suite.sharing(real, "real::pods_reach_each_other_across_nodes_by_name", pods_reach_each_other_across_nodes_by_name);
-    suite.sharing(real, "real::a_new_image_restarts_the_container_in_place", a_new_image_restarts_the_container_in_place);
-    suite.sharing(real, "real::latest_with_always_pulls_the_new_content", latest_with_always_pulls_the_new_content);
-    suite.sharing(real, "real::a_missing_tag_fails_until_it_is_pushed", a_missing_tag_fails_until_it_is_pushed);
-    suite.sharing(real, "real::shared_memory_survives_the_restart_of_one_container", shared_memory_survives_the_restart_of_one_container);
-    suite.sharing(real, "real::a_claims_data_survives_its_pod", a_claims_data_survives_its_pod);
-    suite.sharing(real, "real::kubectl_exec_logs_and_port_forward_work", kubectl_exec_logs_and_port_forward_work);
-    suite.sharing(real, "real::kubectl_debug_adds_an_ephemeral_container", kubectl_debug_adds_an_ephemeral_container);
-    suite.sharing(real, "real::a_readiness_probe_decides", a_readiness_probe_decides);
-    suite.sharing(real, "real::a_server_drains_before_its_pod_goes", a_server_drains_before_its_pod_goes);
+    suite.sharing(real, the_examples_commands_run);
+    suite.sharing(real, the_example_manifest_works);
+    suite.sharing(real, an_image_pushed_by_command_runs_under_any_registrys_name);
+    suite.sharing(real, a_pod_lists_its_namespace_with_its_own_token);
+    suite.sharing(real, a_cluster_ip_answers_from_a_pod_and_from_the_node);
+    suite.sharing(real, pods_reach_each_other_across_nodes_by_name);
+    suite.sharing(real, a_new_image_restarts_the_container_in_place);
+    suite.sharing(real, latest_with_always_pulls_the_new_content);
+    suite.sharing(real, a_missing_tag_fails_until_it_is_pushed);
+    suite.sharing(real, shared_memory_survives_the_restart_of_one_container);
+    suite.sharing(real, a_claims_data_survives_its_pod);
+    suite.sharing(real, kubectl_exec_logs_and_port_forward_work);
+    suite.sharing(real, kubectl_debug_adds_an_ephemeral_container);
+    suite.sharing(real, a_readiness_probe_decides);
+    suite.sharing(real, a_server_drains_before_its_pod_goes);
 }
 
 /// An image with kubectl, which is also an HTTP client for any server: `kubectl get --raw`.
@@ -132,7 +128,7 @@ async fn the_example_manifest_works(scene: Arc<Scene>) -> Result<()> {
     scene.kubectl(&["rollout", "status", "deployment/game", "--timeout=120s"])?;
     tools_pod(&scene, "caller", &json!({}))?;
     until_pod_ready(&scene.pods(), "caller").await?;
-    eventually(|| fetch_from_pod(&scene, "caller", "game", "/version"), "v1").await
+    until_answer("v1", || fetch_from_pod(&scene, "caller", "game", "/version")).await
 }
 
 async fn an_image_pushed_by_command_runs_under_any_registrys_name(scene: Arc<Scene>) -> Result<()> {
@@ -192,18 +188,6 @@ async fn served(scene: &Scene, node: &str) -> Result<String> {
     services.get("game").await?.spec.and_then(|spec| spec.cluster_ip).context("no cluster IP")
 }
 
-/// Repeats a request until kube-proxy and DNS have caught up: neither tells when it has.
-pub(crate) async fn eventually(mut attempt: impl FnMut() -> Result<String>, wanted: &str) -> Result<()> {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    loop {
-        match attempt() {
-            Ok(answer) if answer.trim() == wanted => return Ok(()),
-            other => ensure!(std::time::Instant::now() < deadline, "{wanted:?} was not answered: {other:?}"),
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-    }
-}
-
 async fn a_cluster_ip_answers_from_a_pod_and_from_the_node(scene: Arc<Scene>) -> Result<()> {
     let address = served(&scene, "real-1").await?;
     // On the same node as the server, and on the other.
@@ -211,10 +195,10 @@ async fn a_cluster_ip_answers_from_a_pod_and_from_the_node(scene: Arc<Scene>) ->
         let name = format!("caller-{}", node.name());
         tools_pod(&scene, &name, &json!({ "nodeName": node.name() }))?;
         until_pod_ready(&scene.pods(), &name).await?;
-        eventually(|| fetch_from_pod(&scene, &name, &address, "/version"), "v1").await?;
+        until_answer("v1", || fetch_from_pod(&scene, &name, &address, "/version")).await?;
         let mut kubectl = Command::new(scene.cluster().programs().join("kubectl"));
         kubectl.args([&format!("--server=http://{address}"), "get", "--raw", "/version"]);
-        eventually(|| run(&mut node.in_network(&kubectl), ""), "v1").await.with_context(|| format!("from {}", node.name()))?;
+        until_answer("v1", || run(&mut node.in_network(&kubectl), "")).await.with_context(|| format!("from {}", node.name()))?;
     }
     Ok(())
 }
@@ -224,7 +208,7 @@ async fn pods_reach_each_other_across_nodes_by_name(scene: Arc<Scene>) -> Result
     tools_pod(&scene, "caller", &json!({ "nodeName": "real-2" }))?;
     until_pod_ready(&scene.pods(), "caller").await?;
     for name in ["game", &format!("game.{}.svc.cluster.local", scene.namespace())] {
-        eventually(|| fetch_from_pod(&scene, "caller", name, "/version"), "v1").await?;
+        until_answer("v1", || fetch_from_pod(&scene, "caller", name, "/version")).await?;
     }
     Ok(())
 }

@@ -10,8 +10,8 @@ use localkube::nodes::ready_status;
 use serde_json::json;
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.disturbing(Place::Real, "disturbed::a_drained_nodes_pod_moves_to_the_other", a_drained_nodes_pod_moves_to_the_other);
-    suite.disturbing(Place::Real, "disturbed::a_cut_cable_makes_a_node_unknown", a_cut_cable_makes_a_node_unknown);
+    suite.disturbing(Place::Real, a_drained_nodes_pod_moves_to_the_other);
+    suite.disturbing(Place::Real, a_cut_cable_makes_a_node_unknown);
 }
 
 fn node_of(pod: &Pod) -> Option<&str> {

@@ -5,25 +5,24 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use axum::http::Method;
-use e2e::{Game, Place, Proxy, Scene, Suite, run, until, until_pod_ready, watch_pods};
+use e2e::{Game, Place, Proxy, Scene, Suite, eventually, run, until, until_pod_ready, watch_pods};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use localkube::OperatorOptions;
 use serde_json::{Value, json};
 
-use crate::cleanup::eventually;
 use crate::gamedeployment::{audited, counts};
 use crate::gates::door;
 use crate::real::container;
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, "refused::a_quota_holds_back_only_the_pods_beyond_it", a_quota_holds_back_only_the_pods_beyond_it);
-    suite.sharing(fake, "refused::one_pod_that_may_not_be_deleted_does_not_stop_a_rollout", one_pod_that_may_not_be_deleted);
-    suite.sharing(fake, "refused::one_pod_that_may_not_be_changed_serves_and_the_others_are_updated", one_pod_that_may_not_be_changed);
-    suite.sharing(Place::Real, "refused::a_pod_that_may_not_grow_serves_as_it_was", a_pod_that_may_not_grow_serves_as_it_was);
-    suite.sharing(fake, "refused::a_retried_deletion_is_asked_about_again", a_retried_deletion_is_asked_about_again);
-    suite.alone("refused::one_pod_whose_writes_fail_does_not_stop_the_others", one_pod_whose_writes_fail_does_not_stop_the_others);
+    suite.sharing(fake, a_quota_holds_back_only_the_pods_beyond_it);
+    suite.sharing(fake, one_pod_that_may_not_be_deleted);
+    suite.sharing(fake, one_pod_that_may_not_be_changed);
+    suite.sharing(Place::Real, a_pod_that_may_not_grow_serves_as_it_was);
+    suite.sharing(fake, a_retried_deletion_is_asked_about_again);
+    suite.alone(one_pod_whose_writes_fail_does_not_stop_the_others);
 }
 
 /// Work resumes so soon after an obstacle is gone, with some time for a slow machine to do it.

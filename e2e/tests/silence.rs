@@ -3,26 +3,21 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Game, Place, Scene, Suite, node_silence, until};
+use e2e::{Game, Place, Scene, Suite, eventually, node_silence, until};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt};
 use localkube::OperatorOptions;
 use serde_json::{Value, json};
 
-use crate::cleanup::eventually;
 use crate::gates::{before_delete, door};
 use crate::protect::until_protected;
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.disturbing(
-        fake,
-        "silence::a_named_pod_on_a_silent_node_is_kept_until_its_node_is_lost",
-        a_named_pod_is_kept_until_its_node_is_lost,
-    );
-    suite.disturbing(fake, "silence::a_node_that_is_out_of_service_is_lost_at_once", a_node_that_is_out_of_service_is_lost_at_once);
-    suite.alone("silence::when_all_nodes_are_silent_nobody_is_given_up", when_all_nodes_are_silent_nobody_is_given_up);
+    suite.disturbing(fake, a_named_pod_is_kept_until_its_node_is_lost);
+    suite.disturbing(fake, a_node_that_is_out_of_service_is_lost_at_once);
+    suite.alone(when_all_nodes_are_silent_nobody_is_given_up);
 }
 
 /// Pods that Kubernetes itself leaves on a node that does not answer.

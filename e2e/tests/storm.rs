@@ -20,7 +20,7 @@ use crate::gamedeployment::row;
 use crate::inplace::{example, restarts};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.alone("storm::kill_9_breaks_no_walk_through", kill_9_breaks_no_walk_through);
+    suite.alone(kill_9_breaks_no_walk_through);
 }
 
 /// Kills the operator at random moments until it is dropped.

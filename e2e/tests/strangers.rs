@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::hook::{HookServer, Manner, Sessions, api, healthz, hook_run, operator_metrics};
-use e2e::{Game, Scene, Suite, manifest, run, until};
+use e2e::{Game, Scene, Suite, eventually, manifest, run, until};
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -17,20 +17,19 @@ use kube::{Api, ResourceExt};
 use localkube::{Cluster, OperatorOptions, Operators};
 use serde_json::{Value, json};
 
-use crate::cleanup::eventually;
 use crate::gamedeployment::{audit, audited};
 use crate::gates::drained;
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.alone("strangers::forged_owners_change_nothing", forged_owners_change_nothing);
-    suite.alone("strangers::a_revision_that_is_being_deleted_is_waited_for", a_revision_that_is_being_deleted_is_waited_for);
-    suite.alone("strangers::a_junk_template_is_told_with_its_size", a_junk_template_is_told_with_its_size);
-    suite.alone("strangers::a_thousand_large_objects_harm_nobody", a_thousand_large_objects_harm_nobody);
-    suite.alone("strangers::fat_pods_harm_nobody", fat_pods_harm_nobody);
-    suite.alone("strangers::large_hookruns_harm_nobody", large_hookruns_harm_nobody);
-    suite.alone("strangers::expressions_and_answers_harm_nobody", expressions_and_answers_harm_nobody);
-    suite.alone("strangers::a_thousand_hanging_hooks_harm_nobody", a_thousand_hanging_hooks_harm_nobody);
-    suite.alone("strangers::a_flood_of_events_harms_nobody", a_flood_of_events_harms_nobody);
+    suite.alone(forged_owners_change_nothing);
+    suite.alone(a_revision_that_is_being_deleted_is_waited_for);
+    suite.alone(a_junk_template_is_told_with_its_size);
+    suite.alone(a_thousand_large_objects_harm_nobody);
+    suite.alone(fat_pods_harm_nobody);
+    suite.alone(large_hookruns_harm_nobody);
+    suite.alone(expressions_and_answers_harm_nobody);
+    suite.alone(a_thousand_hanging_hooks_harm_nobody);
+    suite.alone(a_flood_of_events_harms_nobody);
 }
 
 /// The most memory that the operator may need, whatever strangers do, in KiB.

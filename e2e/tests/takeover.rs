@@ -6,19 +6,18 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use e2e::hook::HookServer;
-use e2e::{Game, Scene, Suite, run, until_pod_ready};
+use e2e::{Game, Scene, Suite, eventually, run, until_pod_ready};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use localkube::OperatorOptions;
 use serde_json::{Value, json};
 
 use crate::canary::hook_template;
-use crate::cleanup::eventually;
 use crate::gamedeployment::counts;
 use crate::inplace::restarts;
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.alone("takeover::the_originals_objects_are_taken_over_as_they_are", the_originals_objects_are_taken_over_as_they_are);
+    suite.alone(the_originals_objects_are_taken_over_as_they_are);
 }
 
 /// Who stores the original's HookRuns: they are approvals, so the chart has to name the user.

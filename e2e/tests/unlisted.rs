@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use e2e::hook::{operator_metrics, readyz};
-use e2e::{Game, Scene, Suite, run};
+use e2e::{Game, Scene, Suite, eventually, eventually_says, run};
 use localkube::{Cluster, OperatorOptions};
 use serde_json::{Value, json};
 
-use crate::cleanup::eventually;
 use crate::gates::{before_delete, door};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.alone("unlisted::what_needs_no_missing_kind_goes_on", what_needs_no_missing_kind_goes_on);
+    suite.alone(what_needs_no_missing_kind_goes_on);
 }
 
 fn kubectl(cluster: &Cluster, words: &[&str], input: &str) -> Result<String> {
@@ -36,15 +35,8 @@ fn forbid(cluster: &Cluster, resource: &str) -> Result<()> {
 
 async fn until_failing(scene: &Scene, kind: &str, failing: bool) -> Result<()> {
     let line = format!("gameplane_watch_failing{{kind=\"{kind}\"}} {}", u8::from(failing));
-    let mut told = String::new();
-    for _ in 0..600 {
-        told = operator_metrics(scene).await?;
-        if told.lines().any(|one| one == line) {
-            return Ok(());
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
-    anyhow::bail!("no {line} in {told}")
+    let is_told = || async { Ok(operator_metrics(scene).await?.lines().any(|one| one == line)) };
+    eventually_says(&format!("no {line}"), is_told).await
 }
 
 async fn what_needs_no_missing_kind_goes_on(suite: Arc<Suite>) -> Result<()> {

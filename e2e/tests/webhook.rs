@@ -13,9 +13,9 @@ use crate::inplace::{in_place, restarts, until_drained};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, "webhook::rewritten_images_cost_no_write_and_no_restart", rewritten_images_cost_no_write_and_no_restart);
-    suite.sharing(fake, "webhook::a_rollback_in_the_grace_of_rewritten_images_restarts_nothing", a_rollback_in_the_grace);
-    suite.sharing(fake, "webhook::containers_with_rewritten_images_restart_in_order", containers_restart_in_order);
+    suite.sharing(fake, rewritten_images_cost_no_write_and_no_restart);
+    suite.sharing(fake, a_rollback_in_the_grace);
+    suite.sharing(fake, containers_restart_in_order);
 }
 
 fn mirrored(image: &str) -> String {
@@ -35,7 +35,7 @@ async fn rewritten_images_cost_no_write_and_no_restart(scene: Arc<Scene>) -> Res
     ensure!(game.images().await? == counts(&[(&mirrored("game:2"), 5)]), "{:?}", game.images().await?);
     ensure!(restarts(&game.pods().await?) == BTreeMap::from([(0, 1), (1, 4)]), "{:?}", restarts(&game.pods().await?));
     let count = |subresource: &str, verb: &str| audited(&scene, "pods", subresource, verb);
-    crate::cleanup::eventually("13 writes of status", || count("status", "patch") >= 13).await?;
+    e2e::eventually("13 writes of status", || count("status", "patch") >= 13).await?;
     let seen = (count("", "create"), count("", "patch"), count("status", "patch"), count("", "get"), count("", "delete"));
     ensure!(seen == (5, 4, 13, 0, 0), "creates, patches, patches of status, gets and deletes: {seen:?}");
     ensure!(mirror.reviews() >= 9, "only {} reviews", mirror.reviews());

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+use crate::backoff::Backoff;
 use crate::client::{CallError, Server};
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -29,7 +30,7 @@ const LIST_DEADLINE: Duration = Duration::from_secs(60);
 /// A watch or a list that is over sooner has failed.
 const SHORT: Duration = Duration::from_secs(1);
 /// How long to wait after a failure, at least and at most.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+const BACKOFF: Backoff = Backoff { least: Duration::from_millis(200), most: Duration::from_secs(10) };
 
 /// How often objects that are cut are looked for that have room again, and how many are read then.
 const RESTORE_EVERY: Duration = Duration::from_secs(5);
@@ -156,7 +157,7 @@ impl<T: Kept> Informer<T> {
     }
 
     async fn wait(&self, failures: &mut u32) {
-        let pause = backoff(*failures);
+        let pause = BACKOFF.after(*failures);
         *failures = failures.saturating_add(1);
         tokio::time::sleep(pause).await;
     }
@@ -403,12 +404,6 @@ fn hint(error: &CallError) -> &'static str {
         404 => ": the CustomResourceDefinition is missing; install the chart's CRDs",
         _ => "",
     }
-}
-
-pub(crate) fn backoff(failures: u32) -> Duration {
-    let (least, most) = BACKOFF;
-    let pause = least.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX)).min(most);
-    pause.mul_f64(rand::rng().random_range(0.8..1.2))
 }
 
 #[cfg(test)]

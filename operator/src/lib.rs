@@ -3,6 +3,7 @@
 //! One term of leadership is one [`engine`]: fresh informers, a queue, workers. Nothing of one term reaches the next. Only [`execute`] and [`record`] write.
 
 pub mod allowance;
+mod backoff;
 pub mod client;
 pub mod controller;
 pub mod engine;

@@ -4,16 +4,16 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use rand::RngExt;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::backoff::Backoff;
 use crate::fair::Turns;
 use crate::metrics::Metrics;
 use crate::store::Key;
 
 /// After the first failure, and at most.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(4));
+const BACKOFF: Backoff = Backoff { least: Duration::from_millis(100), most: Duration::from_secs(4) };
 
 /// How soon an object whose writes have not been seen is looked at again.
 const UNSETTLED: Duration = Duration::from_millis(20);
@@ -152,7 +152,7 @@ impl Queue {
             }
             Outcome::Failed => {
                 let failures = state.failures.entry(key.clone()).or_default();
-                let pause = backoff(*failures);
+                let pause = BACKOFF.after(*failures);
                 *failures = failures.saturating_add(1);
                 state.not_before.insert(key.clone(), now + pause);
                 // A later wish must not put the retry off.
@@ -175,12 +175,6 @@ impl Queue {
         drop(state);
         self.changed.notify_one();
     }
-}
-
-fn backoff(failures: u32) -> Duration {
-    let (least, most) = BACKOFF;
-    let pause = least.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX)).min(most);
-    pause.mul_f64(rand::rng().random_range(0.8..1.2))
 }
 
 #[cfg(test)]

@@ -234,6 +234,11 @@ impl<T: Kept> Store<T> {
         *self.listed.borrow()
     }
 
+    /// All that there is has been put here.
+    pub fn set_listed(&self) {
+        self.listed.send_replace(true);
+    }
+
     /// Returns when a list is here.
     pub async fn listed(&self) {
         // The sender lives in self, so waiting cannot fail.
@@ -289,7 +294,7 @@ impl<T: Kept> Store<T> {
         drop(inner);
         // A list is the truth, even where an older server answers with an older version.
         self.progress.send_modify(|progress| *progress = version.max(*progress));
-        self.listed.send_replace(true);
+        self.set_listed();
         changes
     }
 

@@ -17,6 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use crate::approval;
+use crate::hash::fnv;
 use crate::hookrun;
 use crate::node::Nodes;
 use crate::plan::{Action, DeleteReason, Hold, NewHookRun, PatchReason, PodPart, PodPatch};
@@ -610,8 +611,7 @@ fn text(whole: &str) -> Cow<'_, str> {
 }
 
 fn short(whole: &str) -> String {
-    let sum = whole.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    format!("{sum:016x}")
+    format!("{:016x}", fnv(whole.bytes()))
 }
 
 /// What names of runs begin with.

@@ -7,6 +7,7 @@ pub mod claim;
 pub mod condition;
 pub mod gamedeployment;
 pub mod gate;
+mod hash;
 pub mod hookrun;
 pub mod hooktemplate;
 pub mod index;

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::hash::fnv;
+
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const LENGTH: usize = 5;
 
@@ -16,7 +18,7 @@ pub fn ids<'a>(owner_uid: &'a str, revision: &'a str, taken: &'a mut BTreeSet<St
 
 fn id(owner_uid: &str, revision: &str, number: u64) -> String {
     let bytes = owner_uid.bytes().chain([0]).chain(revision.bytes()).chain([0]).chain(number.to_le_bytes());
-    let mut rest = mix(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)));
+    let mut rest = mix(fnv(bytes));
     let base = ALPHABET.len() as u64;
     let mut text = String::with_capacity(LENGTH);
     for _ in 0..LENGTH {
