@@ -34,7 +34,7 @@ kube: programs ## Build the Kubernetes binaries into the cache (once; about 15 m
 up: programs $(if $(filter real,$(NODE)),static packages) ## Start a Kubernetes until Ctrl-C (NODE=real for a kubelet, NODES=2 for more)
 	@$(version) $(localkube) up $(nodes)
 
-demo: programs $(if $(REAL),static packages) ## Play the rollout in steps of the walk-through on a cluster of its own (ROLLING=1 the rolling one, REAL=1 on a node with a kubelet)
+demo: programs $(if $(REAL),static packages) ## Play the stepwise rollout of the walk-through on a cluster of its own (ROLLING=1 the rolling one, REAL=1 on a node with a kubelet)
 	@$(version) HOOK_SERVER=$(abspath $(target))/release/hook-server \
 	  $(localkube) run $(if $(REAL),--real-nodes 1,--fake-nodes 3) --operator -- examples/tkex/demo$(if $(ROLLING),-rolling).sh
 

@@ -91,7 +91,7 @@ async fn nobody_forges_one(scene: Arc<Scene>) -> Result<()> {
     }
     // The operator's own.
     let said = refusal(&scene, &patch(&["hookrun", &name, "--subresource=status"], &yes, &tenant))?;
-    ensure!(said.contains("what a hook has answered is the operator's to write"), "{said}");
+    ensure!(said.contains("only the operator writes what a hook has answered"), "{said}");
     for change in [json!({ "labels": { "pod-uid": "another" } }), json!({ "labels": null }), json!({ "ownerReferences": null })] {
         let change = json!({ "metadata": change }).to_string();
         let said = refusal(&scene, &patch(&["hookrun", &name], &change, &tenant))?;

@@ -270,7 +270,7 @@ async fn who_says_no_is_asked_again(scene: Arc<Scene>) -> Result<()> {
     let asked = until_waiting(&game, "preDeleteHookCondition", 1).await?.pop_first().context("nobody waits")?;
     game.until("it said no", |status| status["preDeleteHookCondition"][0]["phase"] == "Failed").await?;
     let told = game.until_condition("Progressing", "True", "WaitingForHook").await?;
-    ensure!(told.contains("last said no"), "{told}");
+    ensure!(told.contains("last denied"), "{told}");
     let attempt = |number: &'static str| {
         let scene = Arc::clone(&scene);
         async move {

@@ -196,7 +196,7 @@ async fn who_may_not_change_the_workload_cannot_end_it(scene: Arc<Scene>) -> Res
                 words.push("--subresource=status");
             }
             let said = try_it(&words)?;
-            ensure!(said.contains("its protection is that of GameDeployment door"), "{said}");
+            ensure!(said.contains("it is protected by GameDeployment door: the label"), "{said}");
         }
     }
     let owner = |field: &str, value: Value| -> Result<String> {
@@ -211,13 +211,13 @@ async fn who_may_not_change_the_workload_cannot_end_it(scene: Arc<Scene>) -> Res
     }
     for patch in &patches {
         let said = try_it(&["patch", "pod", &name, "--type=merge", "-p", patch])?;
-        ensure!(said.contains("its protection is that of GameDeployment door"), "{patch}: {said}");
+        ensure!(said.contains("it is protected by GameDeployment door: the label"), "{patch}: {said}");
     }
     let budget = budgets(&scene).await?.pop().context("no budget")?.name_any();
     let said = try_it(&["delete", "poddisruptionbudget", &budget])?;
     ensure!(said.contains("it protects the pods of GameDeployment door"), "{said}");
     let said = try_it(&["patch", "poddisruptionbudget", &budget, "--type=merge", "-p", r#"{"spec":{"minAvailable":0}}"#])?;
-    ensure!(said.contains("its protection is that of GameDeployment door"), "{said}");
+    ensure!(said.contains("it is protected by GameDeployment door: the label"), "{said}");
     // Another label takes it out of the selector, and not out of its protection.
     scene.kubectl(&["label", "pod", &name, "app=elsewhere", "--overwrite", "--as=player-support"])?;
     let said = try_it(&["delete", "pod", &name, "--wait=false"])?;

@@ -65,7 +65,7 @@ async fn a_named_pod_is_kept_until_its_node_is_lost(scene: Arc<Scene>) -> Result
     fall_silent(&scene, &node, true)?;
     let kept = async {
         let since = until_unknown(&scene, &node).await?;
-        game.until("who is spared is told", |status| status["conditions"].to_string().contains("are spared")).await?;
+        game.until("who is spared is told", |status| status["conditions"].to_string().contains("are kept")).await?;
         until(&scene.pods(), &name, "let go", is_leaving).await?;
         let waited = Timestamp::now().duration_since(since).as_secs();
         ensure!(waited >= i64::try_from(node_silence().as_secs())?, "it was let go after {waited} s");

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The rollout in steps of the walk-through: one of four game servers, a pause, a second one, a timed pause, a hook that says no, and going on all the same.
+# The stepwise rollout of the walk-through: one of four game servers, a pause, a second one, a timed pause, a hook that fails, and continuing anyway.
 # Runs against the cluster that KUBECONFIG names, with the hook server HOOK_SERVER; `make demo` brings both. PAUSE and GRACE shorten the walk-through's 60 and 30 seconds.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -46,7 +46,7 @@ for _ in $(seq 50); do grep -q listening "$log" && break; sleep 0.1; done
 url="http://$(sed -n 's/^listening on //p' "$log")"
 echo "$url"
 
-say "1. The hook wants an age below 30, so it will say no; four game servers are created"
+say "1. The hook wants an age below 30, so it will fail; four game servers are created"
 echo '$ kubectl apply -f hooktemplate.yaml'
 sed "s|http://1.1.1.1:9091|$url|" hooktemplate.yaml | kubectl apply -f -
 echo '$ kubectl apply -f gamedeployment.yaml'
@@ -54,27 +54,27 @@ sed "s|duration: 60|duration: $PAUSE|; s|gracePeriodSeconds: 30|gracePeriodSecon
 follow readyReplicas=4
 show kubectl get gamedeployment
 
-say "2. A new image: step 0 updates one server in place, step 1 pauses until somebody says go on"
+say "2. A new image: step 0 updates one server in place, step 1 pauses until the rollout is resumed"
 show kubectl patch gamedeployment "$name" --type=json \
   -p='[{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value":"python:3.5"}]'
 follow currentStepIndex=1 'pauseConditions[0].reason=PausedByCanaryPauseStep'
 show kubectl get gamedeployment
 state
 
-say "3. Go on: step 2 updates a second one, step 3 pauses for $PAUSE seconds"
+say "3. Resume: step 2 updates a second one, step 3 pauses for $PAUSE seconds"
 resume
 follow currentStepIndex=3 'pauseConditions[0].reason=PausedByCanaryPauseStep'
 show kubectl get gamedeployment
 state
 
-say "4. The time is over: step 4 asks the hook, which says no, and the rollout pauses"
+say "4. The time is over: step 4 asks the hook, which fails, and the rollout pauses"
 follow currentStepIndex=4 'pauseConditions[0].reason=PausedByStepBasedHook'
 state
 show kubectl get hookrun
 kubectl get hookrun -o jsonpath='{range .items[*].status.metricResults[*]}  {.name}: {.phase}, {.message}
 {end}'
 
-say "5. Go on all the same: the last two leave their services, restart, and come back"
+say "5. Resume anyway: the last two are drained, restart, and serve again"
 resume
 follow updatedReadyReplicas=4 currentStepIndex=5
 show kubectl get gamedeployment

@@ -164,7 +164,7 @@ impl Election {
                 Err(_) => {}
             }
             if Instant::now() >= deadline {
-                tracing::warn!("the lease could not be renewed in time; leading no more");
+                tracing::warn!("the lease could not be renewed in time; this process no longer leads");
                 break;
             }
         }

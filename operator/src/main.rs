@@ -91,7 +91,7 @@ struct Cli {
     /// The name server for hooks, as ADDRESS:PORT; the machine's by default
     #[arg(long, value_name = "ADDRESS")]
     hook_name_server: Option<SocketAddr>,
-    /// How long a HookRun that nobody owns is kept after its end
+    /// How long a HookRun without an owner is kept after it has finished
     #[arg(long, default_value = "24h", value_parser = parse_duration, value_name = "DURATION")]
     hook_run_ttl: Duration,
     /// How long a node may not answer before it counts as lost: until then its pods are neither given up nor deleted without their hook

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::pod::PodFacts;
 
 /// What is told of an approval that does not count.
-pub const OTHER_QUESTION: &str = "its approval is to another question than the one that the pod is marked with, so it does not count";
+pub const OTHER_QUESTION: &str = "it approved another question than the one on the mark of the pod, so its approval does not count";
 
 /// An object that has HookRuns made.
 #[derive(Debug, Clone, Copy)]

@@ -3,7 +3,7 @@
 use api::tkex::{UpdateStrategy, UpdateType};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::plan::Hold;
+use crate::hold::Hold;
 
 /// A strategy's numbers for a given number of wanted pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

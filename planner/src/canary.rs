@@ -14,7 +14,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::budget;
 use crate::gate::run_name;
-use crate::plan::{Action, Hold, NewHookRun, Note};
+use crate::hold::Hold;
+use crate::plan::{Action, NewHookRun, Note};
 
 /// What was remembered of a rollout.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -345,7 +346,7 @@ impl Rollout<'_> {
     fn question(&self, hook: &HookStep) -> Result<HookRunSpec, String> {
         let name = &hook.template_name;
         let template = self.templates.iter().find(|template| template.metadata.name.as_ref() == Some(name));
-        let template = template.ok_or_else(|| format!("HookTemplate {name} does not exist; create it, and the rollout goes on"))?;
+        let template = template.ok_or_else(|| format!("HookTemplate {name} does not exist; create it to resume the rollout"))?;
         crate::hookrun::question(template, &hook.args, &[]).map_err(|problem| format!("HookTemplate {name}: {problem}"))
     }
 

@@ -18,9 +18,10 @@ use serde_json::json;
 
 use crate::approval;
 use crate::hash::fnv;
+use crate::hold::Hold;
 use crate::hookrun;
 use crate::node::Nodes;
-use crate::plan::{Action, DeleteReason, Hold, NewHookRun, PatchReason, PodPart, PodPatch};
+use crate::plan::{Action, DeleteReason, NewHookRun, PatchReason, PodPart, PodPatch};
 use crate::pod::{self, PodFacts};
 use crate::refusal::Refusals;
 

@@ -7,7 +7,7 @@ use api::names::{INDEX_ANNOTATION, INDEX_ON_ANNOTATION, INDEX_RANGE_ANNOTATION};
 use api::tkex::PodIndex;
 use serde::Deserialize;
 
-use crate::plan::Hold;
+use crate::hold::Hold;
 use crate::pod::PodFacts;
 
 #[derive(Deserialize)]

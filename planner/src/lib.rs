@@ -8,6 +8,7 @@ pub mod condition;
 pub mod gamedeployment;
 pub mod gate;
 mod hash;
+pub mod hold;
 pub mod hookrun;
 pub mod hooktemplate;
 pub mod index;

@@ -15,7 +15,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::plan::{Action, Hold, PatchReason, PodPatch};
+use crate::hold::Hold;
+use crate::plan::{Action, PatchReason, PodPatch};
 use crate::pod::PodFacts;
 
 /// The longest time between two tries of a group.

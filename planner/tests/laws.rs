@@ -8,7 +8,8 @@ use api::tkex::{
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use planner::gamedeployment::decide;
-use planner::plan::{Action, DeleteReason, Hold, PatchReason, PodPatch};
+use planner::hold::Hold;
+use planner::plan::{Action, DeleteReason, PatchReason, PodPatch};
 use planner::pod::{Gate, Phase, PodFacts};
 use planner::refusal::{Fallout, Refusals};
 use proptest::prelude::*;

@@ -57,19 +57,19 @@ pub struct GameDeploymentSpec {
     pub selector: LabelSelector,
     /// What a pod looks like. It reaches the pod as it is written here.
     pub template: PodTemplate,
-    /// Which pods go first when the number shrinks.
+    /// Which pods are deleted first when scaling in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_strategy: Option<ScaleStrategy>,
     /// How pods are moved to a new template.
     #[serde(default)]
     pub update_strategy: UpdateStrategy,
-    /// A hook that must agree before a pod is deleted.
+    /// A hook that must approve before a pod is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_delete_update_strategy: Option<PreDeleteHook>,
-    /// A hook that must agree before a pod is updated in place.
+    /// A hook that must approve before a pod is updated in place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_inplace_update_strategy: Option<PodHook>,
-    /// A hook that is asked after a pod was updated in place.
+    /// A hook that is asked after the in-place update of a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub post_inplace_update_strategy: Option<PodHook>,
     /// How many revisions are kept besides those that pods use.
@@ -83,7 +83,7 @@ pub struct GameDeploymentSpec {
     /// Give every pod a number, in the annotation `tkex.bkbcs.tencent.com/gamedeployment-index-id` and the variable `POD_INDEX`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_index: Option<PodIndex>,
-    /// Make pods without the readiness gate `InPlaceUpdateReady`: updates in place then do not take them out of their services first.
+    /// Create pods without the readiness gate `InPlaceUpdateReady`: in-place updates then do not remove them from endpoints first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disable_readiness_gate: Option<bool>,
     /// Accepted for manifests that carry it; has no meaning here.
@@ -100,7 +100,7 @@ fn ten() -> i32 {
     10
 }
 
-/// Which pods go first when the number shrinks.
+/// Which pods are deleted first when scaling in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScaleStrategy {
@@ -122,11 +122,11 @@ pub struct PodIndex {
     pub end: i32,
 }
 
-/// What was seen.
+/// The observed state.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GameDeploymentStatus {
-    /// The generation of the spec that this status answers.
+    /// The generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Pods that exist and are not being deleted.
@@ -156,20 +156,20 @@ pub struct GameDeploymentStatus {
     /// The selector as text, for the HorizontalPodAutoscaler.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub label_selector: String,
-    /// Progressing, Available, Paused and Degraded.
+    /// Progressing, Available, Paused and Degraded; Protected where pods are protected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
     pub conditions: Vec<Condition>,
     /// Why and since when the rollout pauses by itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pause_conditions: Vec<PauseCondition>,
-    /// The canary step that is under way.
+    /// The canary step that the rollout is at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_step_index: Option<i32>,
     /// The steps that `currentStepIndex` counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_step_hash: Option<String>,
-    /// The state of a rollout in steps.
+    /// The state of the canary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<CanaryStatus>,
     /// Pods that wait for a hook before they are deleted.
@@ -178,7 +178,7 @@ pub struct GameDeploymentStatus {
     /// Pods that wait for a hook before they are updated in place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pre_inplace_hook_condition: Vec<PodHookCondition>,
-    /// Pods whose hook after an update in place is under way.
+    /// Pods whose hook after an in-place update is running.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub post_inplace_hook_condition: Vec<PodHookCondition>,
 }
@@ -193,17 +193,17 @@ pub struct PauseCondition {
     pub start_time: Time,
 }
 
-/// The state of a rollout in steps.
+/// The state of the canary.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CanaryStatus {
-    /// The last revision that went through all steps.
+    /// The stable revision: the last one that every pod had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// Since when a step pauses.
+    /// Since when the current step pauses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_start_time: Option<Time>,
-    /// The HookRun of the step that is under way.
+    /// The HookRun of the current step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_step_hook_run: Option<String>,
 }

@@ -34,18 +34,18 @@ pub struct PodHook {
     /// The hook. Nothing is asked without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<HookStep>,
-    /// Ask again at once where the hook said no. The operator resets it.
+    /// Ask again at once for pods whose hook denied. The operator resets it to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<bool>,
 }
 
-/// A hook that must agree before a pod is deleted.
+/// A hook that must approve before a pod is deleted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct PreDeleteHook {
     /// The hook. Nothing is asked without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<HookStep>,
-    /// Ask again at once where the hook said no. The operator resets it.
+    /// Ask again at once for pods whose hook denied. The operator resets it to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<bool>,
     /// Guard deletions by others too: `kubectl delete pod`, evictions, deletion of the workload.

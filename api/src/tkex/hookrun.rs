@@ -55,7 +55,7 @@ pub struct HookRunStatus {
     /// Why, if it is not Successful.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// When the run began.
+    /// When the run started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
     /// When the run ended.
@@ -73,9 +73,9 @@ pub struct HookRunStatus {
 /// A state on the way to a verdict, or a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
-    /// Not begun.
+    /// Not started.
     Pending,
-    /// Under way.
+    /// Running.
     Running,
     /// As wanted.
     Successful,
@@ -150,7 +150,7 @@ pub struct Measurement {
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// When it began.
+    /// When it started.
     pub started_at: Time,
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]

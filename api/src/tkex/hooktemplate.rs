@@ -18,7 +18,7 @@ use super::metric::{Metric, Policy};
     status = "HookTemplateStatus",
     shortname = "ht",
     category = "game",
-    doc = "Checks that decide whether a rollout or a deletion goes on. HookRuns are made from it.",
+    doc = "Checks that decide whether a rollout or a deletion continues. HookRuns are created from it.",
     derive = "PartialEq",
     printcolumn(
         name = "ACCEPTED",
@@ -42,11 +42,11 @@ pub struct HookTemplateSpec {
     pub policy: Option<Policy>,
 }
 
-/// Whether the template can be followed.
+/// Whether the template is valid.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HookTemplateStatus {
-    /// The generation of the spec that this status answers.
+    /// The generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// `Accepted`.

@@ -14,8 +14,8 @@ use super::hook::HookStep;
     validation = Rule::new("!(string(self.maxUnavailable) in ['0', '0%'] && string(self.maxSurge) in ['0', '0%'])")
         .message("maxUnavailable and maxSurge may not both be zero: no pod could ever be updated"))]
 pub struct UpdateStrategy {
-    /// RollingUpdate replaces pods; InplaceUpdate restarts containers and keeps the pod; HotPatchUpdate swaps files and keeps the container; OnDelete replaces pods
-    /// that somebody deletes.
+    /// RollingUpdate replaces pods; InplaceUpdate restarts containers and keeps the pod; HotPatchUpdate swaps files and keeps the container; OnDelete replaces a pod
+    /// when it is deleted.
     #[serde(rename = "type", default)]
     pub kind: UpdateType,
     /// How many pods stay on the current revision (a number or a percentage of `replicas`, rounded up). Ignored while `canary` has steps.
@@ -30,7 +30,7 @@ pub struct UpdateStrategy {
     #[serde(default = "zero")]
     #[schemars(schema_with = "crate::schema::count_or_any_share")]
     pub max_surge: IntOrString,
-    /// Stops the rollout while true. Scaling goes on.
+    /// Stops the rollout while true. Scaling continues.
     #[serde(default)]
     pub paused: bool,
     /// How InplaceUpdate works.
@@ -39,7 +39,7 @@ pub struct UpdateStrategy {
     /// How HotPatchUpdate works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hot_patch: Option<HotPatch>,
-    /// A rollout in steps.
+    /// A stepwise rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
 }
@@ -85,14 +85,14 @@ pub enum UpdateType {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InPlace {
-    /// How long the pod is out of its services before its containers restart.
+    /// How long the pod is removed from endpoints before its containers restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86_400))]
     pub grace_period_seconds: Option<i32>,
     /// In which order several changed containers of one pod are updated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<ContainerOrder>,
-    /// What to do where the template changed more than an in-place update can.
+    /// What to do if the template changed more than an in-place update can apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when_not_possible: Option<WhenNotPossible>,
 }
@@ -234,7 +234,7 @@ pub struct HotPatchLimits {
     pub max_files: Option<i32>,
 }
 
-/// A rollout in steps.
+/// A stepwise rollout.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 pub struct Canary {
     /// The steps, in order. After the last one every pod is updated.
@@ -260,7 +260,7 @@ pub struct Step {
     /// Ask a hook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<HookStep>,
-    /// What happens when the hook says no.
+    /// What happens when the hook fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_failure: Option<OnFailure>,
 }
@@ -268,13 +268,13 @@ pub struct Step {
 /// A pause of a rollout.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct Pause {
-    /// Seconds; until a person goes on if absent.
+    /// Seconds; until `paused` is set to false if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub duration: Option<i32>,
 }
 
-/// What happens when the hook of a step says no.
+/// What happens when the hook of a step fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnFailure {
     /// The rollout pauses.

@@ -85,7 +85,7 @@ async fn path(asker: &Asker, errand: &Errand) -> Result<String, NoAnswer> {
     let namespace = &errand.namespace;
     if !argument("PodNamespace").is_empty() && argument("PodNamespace") != namespace {
         return Err(NoAnswer::because(format!(
-            "args.PodNamespace is {}: only objects of {namespace} are looked at",
+            "args.PodNamespace is {}: only objects of {namespace} can be read",
             argument("PodNamespace")
         )));
     }

@@ -339,7 +339,7 @@ impl Asker {
             let name = HeaderName::from_bytes(one.key.as_bytes());
             let name = name.map_err(|_| NoAnswer::because(format!("{:?} is no name of a header", one.key)))?;
             if OURS.contains(&name) {
-                return Err(NoAnswer::because(format!("the header {name} is not a hook's to set")));
+                return Err(NoAnswer::because(format!("a hook cannot set the header {name}")));
             }
             let value = match &one.value_from {
                 Some(source) => secret::value(self, errand, &source.secret_key_ref).await?,

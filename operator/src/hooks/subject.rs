@@ -28,7 +28,7 @@ pub(crate) fn pod_name(errand: &Errand) -> Result<&str, NoAnswer> {
 /// The name belongs to another pod than the one that the run was made for.
 pub(crate) fn is_another(pod: &str) -> NoAnswer {
     NoAnswer::because(format!(
-        "pod {pod} is not the one that this HookRun was made for: that one is gone, and nothing is done to the other"
+        "pod {pod} is not the pod that this HookRun was created for: that pod is gone, and nothing is done to this one"
     ))
 }
 

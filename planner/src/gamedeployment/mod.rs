@@ -19,8 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use self::moves::Moves;
 use self::situation::{Group, Situation};
+use crate::hold::Hold;
 use crate::node::Nodes;
-use crate::plan::{Action, Hold, Plan};
+use crate::plan::{Action, Plan};
 use crate::pod::PodFacts;
 use crate::protect::BudgetFacts;
 use crate::refusal::Refusals;

@@ -9,9 +9,10 @@ use jiff::Timestamp;
 use super::changes::{Changes, Manner, Upkeep, changed_containers, is_return};
 use super::situation::{Group, Situation, Target};
 use crate::gate::{self, Answer, Gates, Intent, Leaving, Waiting};
+use crate::hold::Hold;
 use crate::index;
 use crate::naming;
-use crate::plan::{Action, DeleteReason, Hold, NewPod, Note};
+use crate::plan::{Action, DeleteReason, NewPod, Note};
 use crate::pod::PodFacts;
 use crate::refusal::{Held, Wanted};
 

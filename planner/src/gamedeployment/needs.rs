@@ -6,7 +6,8 @@ use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 use super::{Now, Observed, status};
-use crate::plan::{Hold, Plan};
+use crate::hold::Hold;
+use crate::plan::Plan;
 
 /// A kind that is not needed by every object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,10 +16,11 @@ use crate::budget::Limits;
 use crate::canary::{self, Memory, Rollout, Standing};
 use crate::claim::claim;
 use crate::gate::{self, Gates, Hook, Place};
+use crate::hold::{Feature, Hold};
 use crate::index;
 use crate::inplace::Progress;
 use crate::order::least_missed_first;
-use crate::plan::{Action, Feature, Hold};
+use crate::plan::Action;
 use crate::pod::PodFacts;
 use crate::protect;
 use crate::refusal::Refusals;
@@ -300,11 +301,11 @@ impl<'a> Situation<'a> {
             ignored.push(Hold::Ignored { field: "spec.updateStrategy.maxSurge", why });
         }
         if !self.stays() && !is_zero(&strategy.max_surge) && self.limits.max_surge == 0 && matches!(self.index, Ok(Some(_))) {
-            let why = "there are no more numbers for pods than replicas";
+            let why = "spec.podIndex has no more numbers than replicas";
             ignored.push(Hold::Ignored { field: "spec.updateStrategy.maxSurge", why });
         }
         if self.spec.pre_delete_update_strategy.as_ref().is_some_and(|hook| hook.protect == Some(true) && hook.hook.is_none()) {
-            let why = "there is no spec.preDeleteUpdateStrategy.hook that could agree";
+            let why = "there is no spec.preDeleteUpdateStrategy.hook to ask";
             ignored.push(Hold::Ignored { field: "spec.preDeleteUpdateStrategy.protect", why });
         }
         if strategy.canary.as_ref().is_some_and(|canary| !canary.steps.is_empty()) && !is_zero(&strategy.partition) {

@@ -13,8 +13,9 @@ use super::situation::Situation;
 use super::{Now, Observed};
 use crate::condition::{self, Verdict};
 use crate::gate::{Place, Waiting};
+use crate::hold::Hold;
 use crate::hookrun::word;
-use crate::plan::{Hold, Summary, Wait};
+use crate::plan::{Summary, Wait};
 use crate::pod::PodFacts;
 use crate::protect;
 
@@ -84,7 +85,7 @@ pub(super) fn deleting(seen: &Observed, situation: &Situation, waits: &[Waiting]
     let mut says = vec!["the object is being deleted; nothing is created or updated any more".to_owned()];
     says.extend(holds.iter().map(ToString::to_string));
     if !holds.is_empty() {
-        says.push("set spec.preDeleteUpdateStrategy.protect to false to let everybody go at once".to_owned());
+        says.push("set spec.preDeleteUpdateStrategy.protect to false to delete all pods at once".to_owned());
     }
     let message = says.join("; ");
     let generation = seen.object.metadata.generation;
@@ -116,7 +117,7 @@ fn protected(situation: &Situation, waits: &[Waiting]) -> Option<Verdict> {
         None | Some((_, [])) => leaving.join(", "),
         Some((first, rest)) => format!("{} and {} more", first.join(", "), rest.len()),
     };
-    let who = if who.is_empty() { "nobody waits for it now".to_owned() } else { format!("these wait for it now: {who}") };
+    let who = if who.is_empty() { "no pod waits for it now".to_owned() } else { format!("waiting for it now: {who}") };
     let what = "kubectl delete pod is refused, and evictions and the deletion of this object wait for spec.preDeleteUpdateStrategy.hook";
     let message = format!("{safe} of {all} pods are protected: {what}; {who}");
     let is_up = situation.protection().is_up();
