@@ -20,10 +20,10 @@ pub type Meaning = [u8; 32];
 /// A pod template as the user wrote it. It is never turned into typed structures and back, so fields that are newer than this program survive. It is kept as text and
 /// read when it is needed; of one that is too large only the size is kept.
 #[derive(Debug, Clone, Default)]
-pub struct PodTemplate(Arc<Kept>);
+pub struct PodTemplate(Arc<Stored>);
 
 #[derive(Debug)]
-struct Kept {
+struct Stored {
     text: Result<Box<str>, TooLarge>,
     meaning: OnceLock<Meaning>,
 }
@@ -46,7 +46,7 @@ impl std::fmt::Display for TooLarge {
     }
 }
 
-impl Default for Kept {
+impl Default for Stored {
     fn default() -> Self {
         Self { text: Ok("null".into()), meaning: OnceLock::new() }
     }
@@ -62,7 +62,7 @@ impl PodTemplate {
                 _ => Ok(text),
             }
         };
-        Self(Arc::new(Kept { text, meaning: OnceLock::new() }))
+        Self(Arc::new(Stored { text, meaning: OnceLock::new() }))
     }
 
     /// Its JSON; null if it is too large.

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use operator::controller::{Known, Pass, Workload};
 use operator::kinds::gamedeployment::{Entry, GameDeployments};
 use operator::kinds::node::Deleted;
-use operator::store::{Kept, Key, Store};
+use operator::store::{Cached, Key, Store};
 use serde_json::json;
 
 /// Own pods, and pods of other GameDeployments.
@@ -107,7 +107,7 @@ fn measure_waiting() -> Result<Look> {
     look(&world, &key, WAITING)
 }
 
-fn put<T: Kept>(store: &Store<T>, object: &serde_json::Value) -> Result<()> {
+fn put<T: Cached>(store: &Store<T>, object: &serde_json::Value) -> Result<()> {
     let object = T::decode(&object.to_string())?;
     store.put(&object.key(), Some(object));
     Ok(())

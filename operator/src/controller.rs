@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::client::CallError;
 use crate::events::Note;
-use crate::execute::{Executor, Failure, Mandate, Report, Taken};
+use crate::execute::{ExecutionContext, Executor, Failure, Report, Taken};
 use crate::fair::Places;
 use crate::metrics::Metrics;
 use crate::queue::{Outcome, Queue};
@@ -182,9 +182,9 @@ impl<W: Workload> Controller<W> {
                 return Outcome::Failed;
             }
         };
-        let mandate = Mandate { owner: pass.owner.clone(), path: pass.path.clone(), reporter: W::REPORTER, width: memory.width };
+        let context = ExecutionContext { owner: pass.owner.clone(), path: pass.path.clone(), reporter: W::REPORTER, width: memory.width };
         let refusals = pass.plan.refusals.clone();
-        let report = self.executor.execute(&mandate, &pass.plan.steps, refusals, &|new| self.workload.measure(key, new)).await;
+        let report = self.executor.execute(&context, &pass.plan.steps, refusals, &|new| self.workload.measure(key, new)).await;
         self.log(key, &pass, &report);
         self.finish(key, pass, memory, report, now).await
     }

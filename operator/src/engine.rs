@@ -27,7 +27,7 @@ use crate::kinds::node::{Deleted, Node, has_moved, look_up};
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
-use crate::store::{Change, Kept, Store};
+use crate::store::{Cached, Change, Store};
 
 /// How much at once.
 #[derive(Debug, Clone, Copy)]
@@ -182,11 +182,11 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    fn start<T: Kept>(&mut self, store: &Arc<Store<T>>, changed: impl Fn(&Change<T>) + Send + Sync + 'static) {
+    fn start<T: Cached>(&mut self, store: &Arc<Store<T>>, changed: impl Fn(&Change<T>) + Send + Sync + 'static) {
         self.start_all(store, move |changes| changes.iter().for_each(&changed));
     }
 
-    fn start_all<T: Kept>(&mut self, store: &Arc<Store<T>>, changed: impl Fn(&[Change<T>]) + Send + Sync + 'static) {
+    fn start_all<T: Cached>(&mut self, store: &Arc<Store<T>>, changed: impl Fn(&[Change<T>]) + Send + Sync + 'static) {
         let (server, metrics, health) = (self.server.clone(), Arc::clone(self.metrics), Arc::clone(self.health));
         let informer = Informer::new(server, Arc::clone(store), metrics, health, self.streaming, changed);
         self.tasks.spawn(informer.run());

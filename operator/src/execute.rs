@@ -47,7 +47,7 @@ pub struct Executor {
 
 /// Whose plan it is.
 #[derive(Debug, Clone)]
-pub struct Mandate {
+pub struct ExecutionContext {
     /// The object.
     pub owner: Owner,
     /// The path of the object.
@@ -125,7 +125,7 @@ enum Effect {
 
 struct Run<'a> {
     executor: &'a Executor,
-    mandate: &'a Mandate,
+    context: &'a ExecutionContext,
     /// Begins a measurement.
     measure: &'a (dyn Fn(&NewMeasurement) + Sync),
     report: Mutex<Report>,
@@ -143,7 +143,7 @@ impl Executor {
     /// Carries the steps out, in order, until the time is up. What is refused stops only what depends on it.
     pub async fn execute(
         &self,
-        mandate: &Mandate,
+        context: &ExecutionContext,
         steps: &[Vec<Action>],
         refusals: Refusals,
         measure: &(dyn Fn(&NewMeasurement) + Sync),
@@ -151,12 +151,12 @@ impl Executor {
         let begun = Instant::now();
         let run = Run {
             executor: self,
-            mandate,
+            context,
             measure,
             report: Mutex::new(Report { refusals, ..Report::default() }),
             fallout: Mutex::default(),
             trouble: AtomicU32::new(0),
-            width: AtomicUsize::new(if mandate.width == 0 { FIRST_WIDTH } else { mandate.width }),
+            width: AtomicUsize::new(if context.width == 0 { FIRST_WIDTH } else { context.width }),
             stopped: AtomicBool::new(false),
             done: AtomicUsize::new(0),
             deadline: begun + SLICE,
@@ -202,7 +202,7 @@ impl Run<'_> {
         // A measurement goes elsewhere: it does not wait for the API server.
         let mut place = None;
         if !matches!(action, Action::Measure(_)) {
-            place = Some(self.executor.writes.take(&self.mandate.owner.namespace).await);
+            place = Some(self.executor.writes.take(&self.context.owner.namespace).await);
             self.executor.server.wait_while_overloaded().await;
         }
         // Waiting comes before asking: the lease may end meanwhile.
@@ -242,7 +242,7 @@ impl Run<'_> {
                 let outcome = if matches!(effect, Effect::Replaced) { Outcome::Gone } else { Outcome::Done };
                 self.with_report(|report| {
                     report.refusals.note(action, &outcome, Timestamp::now());
-                    remember(report, action, &self.mandate.owner, &effect);
+                    remember(report, action, &self.context.owner, &effect);
                 });
                 if let Some((reason, message)) = action.success().filter(|_| matches!(effect, Effect::Wrote(_))) {
                     self.tell(false, reason, message);
@@ -277,9 +277,9 @@ impl Run<'_> {
             report.trouble |= is_over;
             // It may have been done all the same.
             if error.is_without_answer()
-                && let Some(Subject { resource, name, .. }) = request::subject(&self.mandate.owner, action)
+                && let Some(Subject { resource, name, .. }) = request::subject(&self.context.owner, action)
             {
-                let key = Key { namespace: self.mandate.owner.namespace.clone(), name: name.to_owned() };
+                let key = Key { namespace: self.context.owner.namespace.clone(), name: name.to_owned() };
                 report.writes.of(resource).unanswered.insert(key);
             }
             // What waits since before is told by the plan. Somebody else's write in between is not worth telling.
@@ -296,8 +296,8 @@ impl Run<'_> {
     }
 
     fn tell(&self, warning: bool, reason: &str, message: String) {
-        let about = self.mandate.owner.clone();
-        self.executor.events.tell(Note { about, reporter: self.mandate.reporter, warning, reason: reason.to_owned(), message });
+        let about = self.context.owner.clone();
+        self.executor.events.tell(Note { about, reporter: self.context.reporter, warning, reason: reason.to_owned(), message });
     }
 
     async fn write(&self, action: &Action) -> Result<Effect, CallError> {
@@ -312,13 +312,13 @@ impl Run<'_> {
     }
 
     async fn write_to(&self, server: &Server, action: &Action) -> Result<Effect, CallError> {
-        let owner = &self.mandate.owner;
+        let owner = &self.context.owner;
         let (Some(Subject { resource, name, uid }), Some(verb)) = (request::subject(owner, action), request::verb(owner, action)) else {
             // Only told.
             return Ok(Effect::Wrote(0));
         };
         let collection = resource.collection(&owner.namespace);
-        let path = collection.as_ref().map_or_else(|| self.mandate.path.clone(), |all| format!("{all}/{name}"));
+        let path = collection.as_ref().map_or_else(|| self.context.path.clone(), |all| format!("{all}/{name}"));
         match verb {
             Verb::Create(body) => self.create(server, &collection.unwrap_or_default(), &path, &body).await,
             Verb::Patch { strategic, part, body } => {
@@ -349,7 +349,7 @@ impl Run<'_> {
             Err(error) if error.is_not_found() => return Ok(Effect::Vanished),
             found => found?,
         };
-        let owner = &self.mandate.owner;
+        let owner = &self.context.owner;
         let is_owner = |one: &WrittenOwner| one.uid == owner.uid && one.name == owner.name && one.kind == owner.kind;
         let ours = found.metadata.owner_references.iter().any(|one| one.controller == Some(true) && is_owner(one));
         Ok(if ours { Effect::Seen(found.metadata.version()) } else { Effect::NameTaken })
@@ -357,8 +357,8 @@ impl Run<'_> {
 
     /// Whether the owner still exists and is not being deleted: nothing is adopted for a dying one.
     async fn owner_is_alive(&self) -> Result<bool, CallError> {
-        match self.executor.server.get::<Written>(&self.mandate.path).await {
-            Ok(found) => Ok(found.metadata.uid == self.mandate.owner.uid && found.metadata.deletion_timestamp.is_none()),
+        match self.executor.server.get::<Written>(&self.context.path).await {
+            Ok(found) => Ok(found.metadata.uid == self.context.owner.uid && found.metadata.deletion_timestamp.is_none()),
             Err(error) if error.is_not_found() => Ok(false),
             Err(error) => Err(error),
         }
@@ -490,8 +490,8 @@ mod tests {
         let [api_version, kind, name, namespace, uid] =
             ["tkex.tencent.com/v1alpha1", "GameDeployment", "game", "play", "g"].map(str::to_owned);
         let owner = Owner { api_version, kind, name, namespace, uid };
-        let mandate = Mandate { owner, path: "/game".to_owned(), reporter: "test", width };
-        let report = executor.execute(&mandate, steps, refusals, &|_| {}).await;
+        let context = ExecutionContext { owner, path: "/game".to_owned(), reporter: "test", width };
+        let report = executor.execute(&context, steps, refusals, &|_| {}).await;
         let all = asked.all.lock().unwrap().clone();
         (report, all)
     }

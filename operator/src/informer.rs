@@ -14,7 +14,7 @@ use crate::backoff::Backoff;
 use crate::client::{CallError, Server};
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::store::{Change, Fresh, Kept, Key, Store};
+use crate::store::{Cached, Change, Fresh, Key, Store};
 
 /// Objects per page of a list.
 const PAGE: u32 = 500;
@@ -40,7 +40,7 @@ const MOST_RESTORED: usize = 32;
 type Reaction<T> = Arc<dyn Fn(&[Change<T>]) + Send + Sync>;
 
 /// Follows one kind for as long as the process leads.
-pub struct Informer<T: Kept> {
+pub struct Informer<T: Cached> {
     server: Server,
     store: Arc<Store<T>>,
     metrics: Arc<Metrics>,
@@ -50,7 +50,7 @@ pub struct Informer<T: Kept> {
     streaming: bool,
 }
 
-impl<T: Kept> std::fmt::Debug for Informer<T> {
+impl<T: Cached> std::fmt::Debug for Informer<T> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Informer").field("kind", &T::KIND).finish_non_exhaustive()
     }
@@ -114,7 +114,7 @@ struct NamedMeta {
     resource_version: String,
 }
 
-impl<T: Kept> Informer<T> {
+impl<T: Cached> Informer<T> {
     /// An informer that fills `store` and reports every change.
     pub fn new(
         server: Server,
@@ -358,7 +358,7 @@ impl<T: Kept> Informer<T> {
 }
 
 /// Reads objects again that are cut, once their namespace has room for them.
-async fn restore<T: Kept>(server: Server, store: Arc<Store<T>>, changed: Reaction<T>) {
+async fn restore<T: Cached>(server: Server, store: Arc<Store<T>>, changed: Reaction<T>) {
     loop {
         tokio::time::sleep(RESTORE_EVERY).await;
         for key in store.to_restore(MOST_RESTORED) {
@@ -373,7 +373,7 @@ async fn restore<T: Kept>(server: Server, store: Arc<Store<T>>, changed: Reactio
 }
 
 /// The server has forgotten what happened since our last version.
-fn too_old<T: Kept>() -> (End, u64) {
+fn too_old<T: Cached>() -> (End, u64) {
     tracing::info!(kind = T::KIND, "the server's history begins after the last version seen here; listing afresh");
     (End::Relist, 0)
 }

@@ -10,7 +10,7 @@ use planner::request::Resource;
 use tokio::time::Instant;
 
 use crate::client::{CallError, Server, Written};
-use crate::store::{Kept, Key, Store};
+use crate::store::{Cached, Key, Store};
 
 /// If the cache has not seen a write after this time, its watch is opened again.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -56,7 +56,7 @@ pub trait Cache: Send + Sync {
     fn look_up<'a>(&'a self, server: &'a Server, unanswered: &'a HashSet<Key>) -> BoxFuture<'a, Result<Expected, CallError>>;
 }
 
-impl<T: Kept> Cache for Store<T> {
+impl<T: Cached> Cache for Store<T> {
     fn has_seen(&self, expected: &Expected) -> bool {
         let present = |(key, uid): &(Key, String)| self.get(key).is_some_and(|object| object.uid() == uid);
         self.progress() >= expected.version && !expected.gone.iter().any(present)
@@ -87,7 +87,7 @@ impl<T: Kept> Cache for Store<T> {
 }
 
 /// The path of one object, from that of all.
-pub(crate) fn path<T: Kept>(key: &Key) -> String {
+pub(crate) fn path<T: Cached>(key: &Key) -> String {
     let (group, plural) = T::PATH.rsplit_once('/').unwrap_or_default();
     format!("{group}/namespaces/{}/{plural}/{}", key.namespace, key.name)
 }

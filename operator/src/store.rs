@@ -26,7 +26,7 @@ impl std::fmt::Display for Key {
 }
 
 /// Something that can be kept: slim, and decoded without building more than itself.
-pub trait Kept: Send + Sync + Sized + 'static {
+pub trait Cached: Send + Sync + Sized + 'static {
     /// The kind, for logs and metrics.
     const KIND: &'static str;
     /// The path of the collection in all namespaces.
@@ -109,7 +109,7 @@ pub(crate) struct Fresh<T> {
     used: HashMap<String, usize>,
 }
 
-impl<T: Kept> Fresh<T> {
+impl<T: Cached> Fresh<T> {
     pub(crate) fn new() -> Self {
         Self { objects: HashMap::new(), cut: BTreeMap::new(), used: HashMap::new() }
     }
@@ -158,13 +158,13 @@ pub struct Store<T> {
 /// How often a watch is opened again at most because it shows less than it should.
 const STALLED_AGAIN: Duration = Duration::from_secs(30);
 
-impl<T: Kept> Default for Store<T> {
+impl<T: Cached> Default for Store<T> {
     fn default() -> Self {
         Self::within(Arc::default())
     }
 }
 
-impl<T: Kept> Store<T> {
+impl<T: Cached> Store<T> {
     /// An empty store, whose objects need no more of each namespace than is allowed.
     #[must_use]
     pub fn within(allowance: Arc<Allowance>) -> Self {
@@ -318,7 +318,7 @@ impl<T: Kept> Store<T> {
     }
 }
 
-impl<T: Kept> Inner<T> {
+impl<T: Cached> Inner<T> {
     fn put(&mut self, key: &Key, new: Option<T>, allowance: &Allowance) -> Change<T> {
         let old = self.objects.remove(key);
         if let Some(old) = &old {
@@ -365,7 +365,7 @@ mod tests {
         version: u64,
     }
 
-    impl Kept for Thing {
+    impl Cached for Thing {
         const KIND: &'static str = "Thing";
         const PATH: &'static str = "/things";
 
@@ -423,7 +423,7 @@ mod tests {
     #[derive(Debug)]
     struct Large(Thing, usize, bool);
 
-    impl Kept for Large {
+    impl Cached for Large {
         const KIND: &'static str = "Large";
         const PATH: &'static str = "/larges";
 

@@ -65,7 +65,7 @@ pub struct Rollout<'a> {
 
 /// Where a rollout stands.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Standing {
+pub struct CanaryState {
     /// How many pods stay on the stable revision; none if the steps say nothing about it.
     pub partition: Option<usize>,
     /// What is to be remembered.
@@ -77,7 +77,7 @@ pub struct Standing {
     /// Why the rollout stands still.
     pub stop: Option<Hold>,
     /// Whether updated pods return to the stable revision.
-    pub retreats: bool,
+    pub rolls_back: bool,
     /// What else is waited for.
     pub holds: Vec<Hold>,
     /// What is worth telling.
@@ -96,17 +96,17 @@ enum Passed {
 
 /// Works out where a rollout stands.
 #[must_use]
-pub fn stand(rollout: &Rollout) -> Standing {
+pub fn state(rollout: &Rollout) -> CanaryState {
     let hash = (!rollout.steps.is_empty()).then(|| hash(rollout.steps));
     let memory = &rollout.memory;
     let is_same_rollout = memory.revision == rollout.update && is_same(memory.hash.as_deref(), hash.as_deref());
     let goes_on = rollout.is_due && is_same_rollout;
-    let mut standing = Standing { memory: memory.clone(), ..Standing::default() };
+    let mut canary = CanaryState { memory: memory.clone(), ..CanaryState::default() };
     if !goes_on && rollout.paused && !memory.pauses.is_empty() && !rollout.is_resumed() {
         // The pause was ours and what it was for is gone. Nothing is forgotten before that is written.
-        standing.actions.push(rollout.pause(None));
-        standing.stop = Some(Hold::PausedByUser);
-        return standing;
+        canary.actions.push(rollout.pause(None));
+        canary.stop = Some(Hold::PausedByUser);
+        return canary;
     }
     // What says that our pause has ended stays until the status tells of no pause.
     let is_needed = rollout.is_resumed() && !memory.pauses.is_empty();
@@ -114,28 +114,28 @@ pub fn stand(rollout: &Rollout) -> Standing {
         // What an earlier pause was for must not be taken for the reason of a later one. If it is for the step that is remembered, the pause itself is ours too.
         let remembered = memory.hash.as_ref().zip(memory.index).map(|(hash, index)| format!("{}/{hash}/{index}", memory.revision));
         let paused = rollout.paused && remembered.as_deref() != rollout.paused_for;
-        standing.actions.push(Action::Pause { paused, mark: None, version: rollout.version.to_owned() });
+        canary.actions.push(Action::Pause { paused, mark: None, version: rollout.version.to_owned() });
     }
     let index = match (rollout.is_due, goes_on) {
         (false, _) => rollout.steps.len(),
         (true, true) => memory.index.unwrap_or_default().min(rollout.steps.len()),
         (true, false) => 0,
     };
-    standing.recorded = memory.index.filter(|_| goes_on);
-    standing.memory = Memory {
+    canary.recorded = memory.index.filter(|_| goes_on);
+    canary.memory = Memory {
         revision: rollout.update.to_owned(),
         index: hash.as_ref().map(|_| index),
         hash,
         pauses: if goes_on { memory.pauses.clone() } else { Vec::new() },
         hook_run: memory.hook_run.clone().filter(|_| goes_on),
     };
-    if rollout.paused && (standing.memory.pauses.is_empty() || rollout.is_resumed()) {
-        standing.stop = Some(Hold::PausedByUser);
+    if rollout.paused && (canary.memory.pauses.is_empty() || rollout.is_resumed()) {
+        canary.stop = Some(Hold::PausedByUser);
     }
-    rollout.walk(index, &mut standing);
-    standing.partition = rollout.partition(&mut standing);
-    standing.leftovers = rollout.leftovers(standing.memory.hook_run.as_deref());
-    standing
+    rollout.walk(index, &mut canary);
+    canary.partition = rollout.partition(&mut canary);
+    canary.leftovers = rollout.leftovers(canary.memory.hook_run.as_deref());
+    canary
 }
 
 /// Steps of which only their hash is known are the same if it is; a hash that is not of our making counts as the same.
@@ -183,24 +183,24 @@ impl Rollout<'_> {
     }
 
     /// Goes as far as the steps let it.
-    fn walk(&self, from: usize, standing: &mut Standing) {
+    fn walk(&self, from: usize, canary: &mut CanaryState) {
         let mut index = from;
         while let Some(step) = self.steps.get(index) {
             let passed = match (&step.partition, &step.pause, &step.hook) {
-                (Some(_), _, _) => self.partition_step(index, standing),
-                (None, Some(pause), _) => self.pause_step(index, pause.duration, standing),
-                (None, None, Some(hook)) => self.hook_step(index, step, hook, standing),
+                (Some(_), _, _) => self.partition_step(index, canary),
+                (None, Some(pause), _) => self.pause_step(index, pause.duration, canary),
+                (None, None, Some(hook)) => self.hook_step(index, step, hook, canary),
                 (None, None, None) => Passed::Yes,
             };
             match passed {
                 Passed::No => break,
                 Passed::Yes => {
                     index += 1;
-                    standing.memory.pauses.clear();
-                    standing.memory.hook_run = None;
-                    standing.memory.index = Some(index);
+                    canary.memory.pauses.clear();
+                    canary.memory.hook_run = None;
+                    canary.memory.index = Some(index);
                     let message = format!("Set Step Index to {index}");
-                    standing.notes.push(Note { warning: false, reason: event::SET_STEP_INDEX, message });
+                    canary.notes.push(Note { warning: false, reason: event::SET_STEP_INDEX, message });
                 }
             }
         }
@@ -213,27 +213,27 @@ impl Rollout<'_> {
         budget::kept(&field, partition, self.replicas).map(Some)
     }
 
-    fn partition_step(&self, index: usize, standing: &mut Standing) -> Passed {
+    fn partition_step(&self, index: usize, canary: &mut CanaryState) -> Passed {
         let kept = match self.kept(index) {
             Ok(kept) => kept.unwrap_or_default(),
             Err(invalid) => {
-                standing.stop = Some(invalid);
+                canary.stop = Some(invalid);
                 return Passed::No;
             }
         };
         let wanted = self.replicas.saturating_sub(kept);
-        if self.updated >= wanted && standing.stop.is_none() {
+        if self.updated >= wanted && canary.stop.is_none() {
             return Passed::Yes;
         }
-        standing.holds.push(Hold::Step { step: index, of: self.steps.len(), wanted });
+        canary.holds.push(Hold::Step { step: index, of: self.steps.len(), wanted });
         Passed::No
     }
 
-    fn pause_step(&self, index: usize, duration: Option<i32>, standing: &mut Standing) -> Passed {
+    fn pause_step(&self, index: usize, duration: Option<i32>, canary: &mut CanaryState) -> Passed {
         if duration == Some(0) {
             return Passed::Yes;
         }
-        let begun = standing.memory.pauses.iter().find(|pause| pause.reason == PAUSED_BY_STEP).map(|pause| pause.start_time.0);
+        let begun = canary.memory.pauses.iter().find(|pause| pause.reason == PAUSED_BY_STEP).map(|pause| pause.start_time.0);
         let end = |begun: Timestamp| {
             let seconds = duration.map(|seconds| SignedDuration::from_secs(seconds.into()));
             seconds.map(|seconds| begun.checked_add(seconds).unwrap_or(Timestamp::MAX))
@@ -243,51 +243,51 @@ impl Rollout<'_> {
             Some(begun) => {
                 let until = end(begun);
                 if until.is_some_and(|until| until <= self.now) {
-                    standing.actions.push(self.pause(None));
+                    canary.actions.push(self.pause(None));
                 }
-                standing.wake = until.filter(|until| *until > self.now);
-                standing.stop = Some(Hold::PausedByStep { step: index, until });
+                canary.wake = until.filter(|until| *until > self.now);
+                canary.stop = Some(Hold::PausedByStep { step: index, until });
             }
             None if self.is_paused_for(index) => {
-                standing.memory.pauses = vec![PauseCondition { reason: PAUSED_BY_STEP.to_owned(), start_time: Time(self.now) }];
-                standing.wake = end(self.now);
-                standing.stop = Some(Hold::PausedByStep { step: index, until: standing.wake });
+                canary.memory.pauses = vec![PauseCondition { reason: PAUSED_BY_STEP.to_owned(), start_time: Time(self.now) }];
+                canary.wake = end(self.now);
+                canary.stop = Some(Hold::PausedByStep { step: index, until: canary.wake });
             }
             // The step begins when the person resumes.
             None if self.paused => {}
             None => {
-                standing.actions.extend((standing.recorded == Some(index)).then(|| self.pause(Some(index))));
-                standing.stop = Some(Hold::PausedByStep { step: index, until: None });
+                canary.actions.extend((canary.recorded == Some(index)).then(|| self.pause(Some(index))));
+                canary.stop = Some(Hold::PausedByStep { step: index, until: None });
             }
         }
         Passed::No
     }
 
-    fn hook_step(&self, index: usize, step: &Step, hook: &HookStep, standing: &mut Standing) -> Passed {
-        let is_paused_by_it = standing.memory.pauses.iter().any(|pause| pause.reason == PAUSED_BY_HOOK);
+    fn hook_step(&self, index: usize, step: &Step, hook: &HookStep, canary: &mut CanaryState) -> Passed {
+        let is_paused_by_it = canary.memory.pauses.iter().any(|pause| pause.reason == PAUSED_BY_HOOK);
         if is_paused_by_it && !self.paused {
             return Passed::Yes;
         }
         let rolls_back = step.on_failure == Some(OnFailure::Rollback);
         let is_gone = |name: &String| !self.runs.iter().any(|run| run.metadata.name.as_ref() == Some(name));
-        if let Some(run) = standing.memory.hook_run.clone().filter(|name| is_paused_by_it && is_gone(name)) {
+        if let Some(run) = canary.memory.hook_run.clone().filter(|name| is_paused_by_it && is_gone(name)) {
             // It has said no; that somebody removed it changes nothing.
             let message = "its HookRun is gone".to_owned();
-            standing.stop = Some(Hold::HookFailed { step: index, run, message, rolls_back });
-            standing.retreats = rolls_back;
+            canary.stop = Some(Hold::HookFailed { step: index, run, message, rolls_back });
+            canary.rolls_back = rolls_back;
             return Passed::No;
         }
-        let Some(run) = self.run(index, hook, standing) else { return Passed::No };
+        let Some(run) = self.run(index, hook, canary) else { return Passed::No };
         let name = run.metadata.name.clone().unwrap_or_default();
         let (phase, message) = run.status.as_ref().map_or((None, None), |status| (status.phase, status.message.clone()));
         match phase.filter(|phase| phase.is_final()) {
             None if is_paused_by_it => {}
             None => {
-                standing.holds.push(Hold::HookRunning { step: index, run: name });
+                canary.holds.push(Hold::HookRunning { step: index, run: name });
                 return Passed::No;
             }
             // A person's pause holds the steps too.
-            Some(Phase::Successful) if standing.stop.is_some() => return Passed::No,
+            Some(Phase::Successful) if canary.stop.is_some() => return Passed::No,
             Some(Phase::Successful) => return Passed::Yes,
             Some(_) => {}
         }
@@ -296,37 +296,37 @@ impl Rollout<'_> {
             return Passed::No;
         }
         if !self.paused {
-            standing.actions.extend((standing.recorded == Some(index)).then(|| self.pause(Some(index))));
+            canary.actions.extend((canary.recorded == Some(index)).then(|| self.pause(Some(index))));
         } else if !is_paused_by_it {
-            standing.memory.pauses = vec![PauseCondition { reason: PAUSED_BY_HOOK.to_owned(), start_time: Time(self.now) }];
+            canary.memory.pauses = vec![PauseCondition { reason: PAUSED_BY_HOOK.to_owned(), start_time: Time(self.now) }];
         }
         let message = message.unwrap_or_else(|| phase.map_or_else(String::new, |phase| crate::hookrun::word(phase).to_owned()));
         let hold = Hold::HookFailed { step: index, run: name, message, rolls_back };
         // Going back is what the person asked for in this case: the pause holds only the way forward.
-        standing.retreats = rolls_back && self.paused;
-        standing.stop = Some(hold);
+        canary.rolls_back = rolls_back && self.paused;
+        canary.stop = Some(hold);
         Passed::No
     }
 
     /// The HookRun of a step; creates it if it is missing.
-    fn run(&self, index: usize, hook: &HookStep, standing: &mut Standing) -> Option<&Arc<HookRun>> {
+    fn run(&self, index: usize, hook: &HookStep, canary: &mut CanaryState) -> Option<&Arc<HookRun>> {
         let named = |name: &str| self.runs.iter().find(|run| run.metadata.name.as_deref() == Some(name));
         let base = run_name("canary", format!("{}-{index}-{}", self.update, hook.template_name));
         // One of another step or revision says nothing about this one.
-        if let Some(run) = standing.memory.hook_run.as_deref().and_then(named).filter(|run| self.is_of_step(run, index)) {
+        if let Some(run) = canary.memory.hook_run.as_deref().and_then(named).filter(|run| self.is_of_step(run, index)) {
             return Some(run);
         }
         let spec = match self.question(hook) {
             Ok(spec) => spec,
             Err(problem) => {
-                standing.holds.push(Hold::HookNotPossible { step: index, problem });
+                canary.holds.push(Hold::HookNotPossible { step: index, problem });
                 return None;
             }
         };
         // One that an operator created just before it died.
         let is_it = |run: &&Arc<HookRun>| self.is_of_step(run, index) && !is_final(run) && run.spec == spec;
         if let Some(run) = self.runs.iter().find(is_it) {
-            standing.memory.hook_run.clone_from(&run.metadata.name);
+            canary.memory.hook_run.clone_from(&run.metadata.name);
             return Some(run);
         }
         let mut names = std::iter::once(base.clone()).chain((1..).map(|number| format!("{base}.{number}")));
@@ -336,9 +336,9 @@ impl Rollout<'_> {
             (RUN_TYPE_LABEL.to_owned(), RUN_TYPE_CANARY.to_owned()),
             (RUN_STEP_LABEL.to_owned(), index.to_string()),
         ]);
-        standing.memory.hook_run = Some(name.clone());
-        standing.holds.push(Hold::HookRunning { step: index, run: name.clone() });
-        standing.actions.push(Action::CreateHookRun(NewHookRun { name, labels, spec }));
+        canary.memory.hook_run = Some(name.clone());
+        canary.holds.push(Hold::HookRunning { step: index, run: name.clone() });
+        canary.actions.push(Action::CreateHookRun(NewHookRun { name, labels, spec }));
         None
     }
 
@@ -367,8 +367,8 @@ impl Rollout<'_> {
     }
 
     /// How many pods the steps keep on the stable revision.
-    fn partition(&self, standing: &mut Standing) -> Option<usize> {
-        let index = standing.memory.index?;
+    fn partition(&self, canary: &mut CanaryState) -> Option<usize> {
+        let index = canary.memory.index?;
         if index >= self.steps.len() {
             return Some(0);
         }
@@ -376,7 +376,7 @@ impl Rollout<'_> {
             match self.kept(step) {
                 Ok(Some(kept)) => return Some(kept),
                 Ok(None) => {}
-                Err(invalid) => standing.stop = Some(invalid),
+                Err(invalid) => canary.stop = Some(invalid),
             }
         }
         Some(self.replicas)

@@ -382,8 +382,8 @@ fn work(world: &mut World, cut: Option<usize>) {
             assert!(!rolling || !before.game.spec.update_strategy.paused, "a paused rollout went on: {action:?}");
         }
         if let Action::DeletePod { why: DeleteReason::Update, .. } = action {
-            let retreats = plan.holds.iter().any(|hold| matches!(hold, Hold::HookFailed { rolls_back: true, .. }));
-            assert!(retreats || !before.game.spec.update_strategy.paused, "a paused rollout went on");
+            let rolls_back = plan.holds.iter().any(|hold| matches!(hold, Hold::HookFailed { rolls_back: true, .. }));
+            assert!(rolls_back || !before.game.spec.update_strategy.paused, "a paused rollout went on");
         }
     }
     match cut {

@@ -8,7 +8,7 @@ use kube::{Api, Client};
 
 use super::http::NoAnswer;
 use super::names::{checked, is_subdomain};
-use super::{Asker, Errand, locked};
+use super::{Asker, Measurement, locked};
 use crate::client::{CallError, Server};
 
 /// The most clients that are kept.
@@ -63,10 +63,10 @@ impl std::fmt::Display for Account {
 }
 
 impl Account {
-    pub(crate) fn of(asker: &Asker, errand: &Errand, name: Option<&String>) -> Result<Self, NoAnswer> {
+    pub(crate) fn of(asker: &Asker, measurement: &Measurement, name: Option<&String>) -> Result<Self, NoAnswer> {
         let name = name.filter(|name| !name.is_empty()).map_or("default", String::as_str);
         let name = checked("serviceAccountName", name, "a ServiceAccount", is_subdomain)?.to_owned();
-        let namespace = errand.namespace.clone();
+        let namespace = measurement.namespace.clone();
         let user = format!("system:serviceaccount:{namespace}:{name}");
         let Pooled { client, server } = asker.clients.of(&user, || {
             let mut config = asker.config.clone();

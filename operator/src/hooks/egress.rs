@@ -263,7 +263,7 @@ fn is_in(networks: &HashSet<IpNet>, address: IpAddr) -> bool {
 mod tests {
     use super::*;
     use crate::hooks::address::forms;
-    use crate::store::Kept as _;
+    use crate::store::Cached as _;
 
     /// A policy in a cluster whose API server is known.
     fn known(policy: Policy) -> Egress {

@@ -10,7 +10,7 @@ use planner::hookrun::{Outcome, judge};
 use serde_json::Value;
 
 use super::http::NoAnswer;
-use super::{Answer, Errand};
+use super::{Answer, Measurement};
 use crate::fair::Places;
 
 /// Answers that are read at once. Each needs many times its own size as long as it is.
@@ -37,13 +37,13 @@ impl Default for Evaluation {
 
 impl Evaluation {
     /// What an answer means.
-    pub(crate) async fn of(&self, errand: Errand, reading: Reading) -> Outcome {
+    pub(crate) async fn of(&self, measurement: Measurement, reading: Reading) -> Outcome {
         let wrong = |message: &str| Outcome { phase: Phase::Error, value: None, message: Some(message.to_owned()) };
-        let place = self.places.take(&errand.namespace).await;
+        let place = self.places.take(&measurement.namespace).await;
         let work = tokio::task::spawn_blocking(move || {
             // It takes its place for as long as it works, whoever still waits for it.
             let _place = place;
-            meaning(&errand.metric, reading())
+            meaning(&measurement.metric, reading())
         });
         match tokio::time::timeout(TIMEOUT, work).await {
             Ok(Ok(outcome)) => outcome,
@@ -95,8 +95,8 @@ mod tests {
     async fn a_program_that_panics_is_an_error_and_gives_its_place_back() {
         let evaluation = Evaluation::default();
         for _ in 0..AT_ONCE + 1 {
-            let errand = crate::hooks::testing::errand("http://10.0.0.1/", None);
-            let outcome = evaluation.of(errand, Box::new(|| panic!("no"))).await;
+            let measurement = crate::hooks::testing::measurement("http://10.0.0.1/", None);
+            let outcome = evaluation.of(measurement, Box::new(|| panic!("no"))).await;
             assert_eq!((outcome.phase, outcome.message.as_deref()), (Phase::Error, Some("the answer could not be judged")));
         }
     }

@@ -11,26 +11,26 @@ use super::account::Account;
 use super::http::{LARGEST, NoAnswer};
 use super::names::{checked, is_label};
 use super::web::timeout;
-use super::{Answer, Asker, Errand, subject};
+use super::{Answer, Asker, Measurement, subject};
 
 const TIMEOUT: u32 = 10;
 
-pub(crate) async fn measure(asker: &Asker, errand: &Errand, spec: &Exec) -> Result<Answer, NoAnswer> {
+pub(crate) async fn measure(asker: &Asker, measurement: &Measurement, spec: &Exec) -> Result<Answer, NoAnswer> {
     let limit = timeout(spec.timeout_seconds, TIMEOUT);
-    let ran = tokio::time::timeout(limit, run(asker, errand, spec)).await;
+    let ran = tokio::time::timeout(limit, run(asker, measurement, spec)).await;
     ran.unwrap_or_else(|_| Err(NoAnswer::because(format!("the command did not end within {} s", limit.as_secs()))))
 }
 
-async fn run(asker: &Asker, errand: &Errand, spec: &Exec) -> Result<Answer, NoAnswer> {
-    let account = Account::of(asker, errand, spec.service_account_name.as_ref())?;
-    let pod = subject::pod_name(errand)?;
-    let filled = |word: &String| fill(word, &errand.arguments, Place::Plain).map_err(|problem| NoAnswer::because(problem.0));
+async fn run(asker: &Asker, measurement: &Measurement, spec: &Exec) -> Result<Answer, NoAnswer> {
+    let account = Account::of(asker, measurement, spec.service_account_name.as_ref())?;
+    let pod = subject::pod_name(measurement)?;
+    let filled = |word: &String| fill(word, &measurement.arguments, Place::Plain).map_err(|problem| NoAnswer::because(problem.0));
     let command: Vec<String> = spec.command.iter().map(filled).collect::<Result<_, _>>()?;
     let mut params = AttachParams::default().stdin(false).stdout(true).stderr(true);
     if let Some(container) = spec.container.as_deref().filter(|container| !container.is_empty()) {
         params = params.container(checked("container", container, "a container", is_label)?);
     }
-    subject::check(asker, errand, pod).await?;
+    subject::check(asker, measurement, pod).await?;
     let mut process = account.pods().exec(pod, command, &params).await.map_err(|error| refused(&account, pod, &error))?;
     let (out, err) = (process.stdout(), process.stderr());
     let status = process.take_status();

@@ -17,7 +17,7 @@ use url::Url;
 use super::egress::Refusal;
 use super::large::SMALL;
 use super::target::Target;
-use super::{Asker, Errand};
+use super::{Asker, Measurement};
 
 /// The largest answer.
 pub(crate) const LARGEST: usize = 1024 * 1024;
@@ -73,12 +73,12 @@ pub(crate) fn url(text: &str) -> Result<Url, NoAnswer> {
 }
 
 /// Asks, and returns the body of a 2xx answer.
-pub(crate) async fn ask(asker: &Asker, errand: &Errand, ask: Ask) -> Result<Vec<u8>, NoAnswer> {
+pub(crate) async fn ask(asker: &Asker, measurement: &Measurement, ask: Ask) -> Result<Vec<u8>, NoAnswer> {
     let (deadline, timeout) = (ask.target.deadline, ask.target.timeout);
-    tokio::time::timeout_at(deadline, follow(asker, errand, ask)).await.unwrap_or_else(|_| Err(NoAnswer::late(timeout)))
+    tokio::time::timeout_at(deadline, follow(asker, measurement, ask)).await.unwrap_or_else(|_| Err(NoAnswer::late(timeout)))
 }
 
-async fn follow(asker: &Asker, errand: &Errand, mut ask: Ask) -> Result<Vec<u8>, NoAnswer> {
+async fn follow(asker: &Asker, measurement: &Measurement, mut ask: Ask) -> Result<Vec<u8>, NoAnswer> {
     // A place at each address is held already.
     let mut counted: BTreeSet<SocketAddr> = ask.target.hosts().collect();
     let mut places = Vec::new();
@@ -86,7 +86,7 @@ async fn follow(asker: &Asker, errand: &Errand, mut ask: Ask) -> Result<Vec<u8>,
         let response = once(asker, &ask).await?;
         let status = response.status();
         if status.is_success() {
-            return body(asker, errand, response).await;
+            return body(asker, measurement, response).await;
         }
         if !status.is_redirection() {
             return Err(NoAnswer::because(format!("received non 2xx response code: {}", status.as_u16())));
@@ -107,11 +107,11 @@ async fn follow(asker: &Asker, errand: &Errand, mut ask: Ask) -> Result<Vec<u8>,
                 return Err(NoAnswer::because("redirected to another server: the body is not for it"));
             }
         }
-        ask.target.addresses = asker.allowed(errand, &next).await?;
+        ask.target.addresses = asker.allowed(measurement, &next).await?;
         ask.target.url = next;
         let hosts: Vec<SocketAddr> = ask.target.hosts().filter(|host| counted.insert(*host)).collect();
         for host in hosts {
-            places.push(asker.hosts.of(host).take(&errand.namespace).await);
+            places.push(asker.hosts.of(host).take(&measurement.namespace).await);
         }
     }
     Err(NoAnswer::because(format!("more than {REDIRECTS} redirects")))
@@ -184,7 +184,7 @@ async fn send(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, ask:
     sender.send_request(request).await.map_err(|error| broken(&error))
 }
 
-async fn body(asker: &Asker, errand: &Errand, response: http::Response<Incoming>) -> Result<Vec<u8>, NoAnswer> {
+async fn body(asker: &Asker, measurement: &Measurement, response: http::Response<Incoming>) -> Result<Vec<u8>, NoAnswer> {
     if let Some(encoding) = response.headers().get(header::CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
         let known = ENCODINGS.iter().find(|known| encoding == **known).map_or_else(String::new, |known| format!(" as {known:?}"));
         return Err(NoAnswer::because(format!("the answer is encoded{known}, which was not asked for")));
@@ -198,9 +198,9 @@ async fn body(asker: &Asker, errand: &Errand, response: http::Response<Incoming>
             if length > LARGEST {
                 return Err(NoAnswer::because(format!("the answer has more than {LARGEST} bytes")));
             }
-            if length > SMALL && errand.large.get().is_none() {
+            if length > SMALL && measurement.large.get().is_none() {
                 // Kept until the answer has been judged.
-                let _ = errand.large.set(asker.large.place(&errand.namespace).await);
+                let _ = measurement.large.set(asker.large.place(&measurement.namespace).await);
             }
             bytes.extend_from_slice(data);
         }
@@ -220,7 +220,7 @@ mod tests {
 
     use super::*;
     use crate::hooks::egress::Policy;
-    use crate::hooks::testing::{asker, errand};
+    use crate::hooks::testing::{asker, measurement};
     use crate::hooks::web;
 
     /// Where a server is that says this to the first who comes, and what ends when somebody has come.
@@ -242,10 +242,10 @@ mod tests {
     /// What comes of asking a server that says this to everybody, and whether the answer took a place.
     async fn asked(scheme: &str, says: Vec<u8>, web: Web) -> (Result<(), String>, bool) {
         let (address, _) = serve(says).await;
-        let (asker, errand) = (local(), errand(&format!("{scheme}://{address}/"), None));
-        let target = asker.target(&errand).await.unwrap().unwrap();
-        let answer = web::measure(&asker, &errand, &web, target).await.and_then(|reading| reading());
-        (answer.map(drop).map_err(|error| error.message), errand.large.get().is_some())
+        let (asker, measurement) = (local(), measurement(&format!("{scheme}://{address}/"), None));
+        let target = asker.target(&measurement).await.unwrap().unwrap();
+        let answer = web::measure(&asker, &measurement, &web, target).await.and_then(|reading| reading());
+        (answer.map(drop).map_err(|error| error.message), measurement.large.get().is_some())
     }
 
     fn http(head: &str, body: &str) -> Vec<u8> {
@@ -286,12 +286,12 @@ mod tests {
     async fn a_redirect_waits_for_a_place_at_the_address_that_it_leads_to() {
         let (second, mut served) = serve(http("200 OK", "1")).await;
         let (first, _) = serve(http(&format!("302 Found\r\nLocation: http://{second}/"), "")).await;
-        let (asker, errand) = (local(), errand(&format!("http://{first}/"), None));
+        let (asker, measurement) = (local(), measurement(&format!("http://{first}/"), None));
         let follow = Web { follow_redirects: Some(true), ..Web::default() };
         let places = asker.hosts.of(second);
         let held = places.take("another").await;
-        let target = asker.target(&errand).await.unwrap().unwrap();
-        let mut answer = std::pin::pin!(web::measure(&asker, &errand, &follow, target));
+        let target = asker.target(&measurement).await.unwrap().unwrap();
+        let mut answer = std::pin::pin!(web::measure(&asker, &measurement, &follow, target));
         let somebody_waits = async {
             while Arc::strong_count(&places) < 3 {
                 tokio::task::yield_now().await;

@@ -11,7 +11,7 @@ use super::account::Account;
 use super::evaluate::{Reading, json};
 use super::http::NoAnswer;
 use super::names::{checked, is_kind, is_label, is_object, is_subdomain};
-use super::{Answer, Asker, Errand, subject};
+use super::{Answer, Asker, Measurement, subject};
 use crate::client::Patch;
 
 #[derive(Deserialize)]
@@ -26,30 +26,30 @@ struct Resource {
     namespaced: bool,
 }
 
-pub(crate) async fn measure(asker: &Asker, errand: &Errand, spec: &Kubernetes) -> Result<Reading, NoAnswer> {
-    let account = Account::of(asker, errand, spec.service_account_name.as_ref())?;
-    let path = path(asker, errand).await?;
+pub(crate) async fn measure(asker: &Asker, measurement: &Measurement, spec: &Kubernetes) -> Result<Reading, NoAnswer> {
+    let account = Account::of(asker, measurement, spec.service_account_name.as_ref())?;
+    let path = path(asker, measurement).await?;
     let mut fields = Vec::new();
     for field in &spec.fields {
         let key = field.path.strip_prefix("metadata.annotations.").unwrap_or_default();
-        let value = fill(&field.value, &errand.arguments, Place::Plain).map_err(|problem| NoAnswer::because(problem.0))?;
+        let value = fill(&field.value, &measurement.arguments, Place::Plain).map_err(|problem| NoAnswer::because(problem.0))?;
         fields.push((key.to_owned(), value));
     }
     match spec.function.unwrap_or_default() {
         Function::Patch => {
             let annotations: Map<String, Value> = fields.into_iter().map(|(key, value)| (key, Value::String(value))).collect();
             let mut patch = serde_json::json!({ "metadata": { "annotations": annotations } });
-            if let (Some(uid), Some(metadata)) = (&errand.pod, patch.pointer_mut("/metadata").and_then(Value::as_object_mut)) {
+            if let (Some(uid), Some(metadata)) = (&measurement.pod, patch.pointer_mut("/metadata").and_then(Value::as_object_mut)) {
                 // The API server refuses it if the name belongs to another pod by now.
                 metadata.insert("uid".to_owned(), Value::String(uid.clone()));
             }
             let patched = account.server().patch(&path, Patch::Merge, &patch).await;
-            patched.map_err(|error| if error.is_other_uid() { another(errand) } else { account.refused(&error) })?;
+            patched.map_err(|error| if error.is_other_uid() { another(measurement) } else { account.refused(&error) })?;
             Ok(Box::new(|| Ok(Answer::Agreed)))
         }
         Function::Get => {
             let object: Box<RawValue> = account.server().get(&path).await.map_err(|error| account.refused(&error))?;
-            let (uid, another, json_path) = (errand.pod.clone(), another(errand), spec.json_path.clone());
+            let (uid, another, json_path) = (measurement.pod.clone(), another(measurement), spec.json_path.clone());
             Ok(Box::new(move || {
                 let object = json(object.get().as_bytes())?;
                 if uid.is_some_and(|uid| object.pointer("/metadata/uid").and_then(Value::as_str) != Some(&uid)) {
@@ -61,8 +61,8 @@ pub(crate) async fn measure(asker: &Asker, errand: &Errand, spec: &Kubernetes) -
     }
 }
 
-fn another(errand: &Errand) -> NoAnswer {
-    subject::is_another(errand.arguments.get("PodName").map_or("", String::as_str))
+fn another(measurement: &Measurement) -> NoAnswer {
+    subject::is_another(measurement.arguments.get("PodName").map_or("", String::as_str))
 }
 
 fn look(object: &Value, fields: &[(String, String)], json_path: Option<&str>) -> Result<Answer, NoAnswer> {
@@ -79,10 +79,10 @@ fn look(object: &Value, fields: &[(String, String)], json_path: Option<&str>) ->
 }
 
 /// The object's path: a pod, or what the arguments Group, Version and Kind say. A run that was made for a pod stays with it.
-async fn path(asker: &Asker, errand: &Errand) -> Result<String, NoAnswer> {
-    let argument = |name: &str| errand.arguments.get(name).map_or("", String::as_str);
+async fn path(asker: &Asker, measurement: &Measurement) -> Result<String, NoAnswer> {
+    let argument = |name: &str| measurement.arguments.get(name).map_or("", String::as_str);
     let (group, version, kind) = (argument("Group"), argument("Version"), argument("Kind"));
-    let namespace = &errand.namespace;
+    let namespace = &measurement.namespace;
     if !argument("PodNamespace").is_empty() && argument("PodNamespace") != namespace {
         return Err(NoAnswer::because(format!(
             "args.PodNamespace is {}: only objects of {namespace} can be read",
@@ -90,9 +90,9 @@ async fn path(asker: &Asker, errand: &Errand) -> Result<String, NoAnswer> {
         )));
     }
     if matches!((group, version, kind), ("", "", "") | ("", "v1", "Pod")) {
-        return Ok(format!("/api/v1/namespaces/{namespace}/pods/{}", subject::pod_name(errand)?));
+        return Ok(format!("/api/v1/namespaces/{namespace}/pods/{}", subject::pod_name(measurement)?));
     }
-    if errand.pod.is_some() {
+    if measurement.pod.is_some() {
         return Err(NoAnswer::because(format!(
             "this HookRun was made for pod {}: args.Group, args.Version and args.Kind cannot lead elsewhere; leave them out",
             argument("PodName")

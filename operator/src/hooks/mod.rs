@@ -108,7 +108,7 @@ struct Run {
 
 /// One measurement of one run.
 #[derive(Debug)]
-pub(crate) struct Errand {
+pub(crate) struct Measurement {
     namespace: String,
     /// The uid of the pod that the run was made for, if the operator made it for one.
     pod: Option<String>,
@@ -162,21 +162,21 @@ impl Hooks {
         }
         let arguments = run.spec.args.iter().filter_map(|one| Some((one.name.clone(), one.value.clone()?))).collect();
         let (namespace, pod) = (key.namespace.clone(), subject::of(run));
-        let errand = Errand { namespace, pod, metric: metric.clone(), arguments, large: OnceLock::new() };
-        let landing = Landing { shared: Arc::clone(&self.shared), key, uid, metric: new.metric.clone(), result: None };
+        let measurement = Measurement { namespace, pod, metric: metric.clone(), arguments, large: OnceLock::new() };
+        let report = ReportOnDrop { shared: Arc::clone(&self.shared), key, uid, metric: new.metric.clone(), result: None };
         let number = new.number;
         let mut tasks = locked(&self.tasks);
         while tasks.try_join_next().is_some() {}
         let handle = tasks.spawn(async move {
-            let result = landing.shared.measure(errand, number).await;
-            landing.with(result);
+            let result = report.shared.measure(measurement, number).await;
+            report.with(result);
         });
         known.flying.insert(new.metric.clone(), handle);
     }
 }
 
 /// Reports a measurement however it ended, also by a panic.
-struct Landing {
+struct ReportOnDrop {
     shared: Arc<Shared>,
     key: Key,
     uid: String,
@@ -184,13 +184,13 @@ struct Landing {
     result: Option<Measured>,
 }
 
-impl Landing {
+impl ReportOnDrop {
     fn with(mut self, result: Option<Measured>) {
         self.result = result;
     }
 }
 
-impl Drop for Landing {
+impl Drop for ReportOnDrop {
     fn drop(&mut self) {
         // A run that has ended meanwhile wants to know nothing more.
         if let Some(run) = locked(&self.shared.runs).get_mut(&self.uid) {
@@ -202,16 +202,16 @@ impl Drop for Landing {
 }
 
 /// Counts a measurement as under way for as long as it lives.
-struct Airborne<'a>(&'a Metrics);
+struct InFlight<'a>(&'a Metrics);
 
-impl<'a> Airborne<'a> {
+impl<'a> InFlight<'a> {
     fn new(metrics: &'a Metrics) -> Self {
         metrics.hook_started();
         Self(metrics)
     }
 }
 
-impl Drop for Airborne<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.0.hook_ended();
     }
@@ -219,22 +219,22 @@ impl Drop for Airborne<'_> {
 
 impl Shared {
     /// Waits for its turn, asks and judges. Nothing if we may not ask any more.
-    async fn measure(&self, errand: Errand, number: i32) -> Option<Measured> {
-        let metric = errand.metric.name.clone();
-        let (_turn, target) = self.admitted(&errand).await;
+    async fn measure(&self, measurement: Measurement, number: i32) -> Option<Measured> {
+        let metric = measurement.metric.name.clone();
+        let (_turn, target) = self.admitted(&measurement).await;
         if !self.asker.leadership.may_write() {
             return None;
         }
-        let provider = provider(&errand.metric);
+        let provider = provider(&measurement.metric);
         let (started, clock) = (Timestamp::now(), tokio::time::Instant::now());
-        let airborne = Airborne::new(&self.asker.metrics);
+        let in_flight = InFlight::new(&self.asker.metrics);
         let answer = match target {
-            Ok(target) => self.asker.ask(&errand, target).await,
+            Ok(target) => self.asker.ask(&measurement, target).await,
             Err(error) => Err(error),
         };
-        drop(airborne);
+        drop(in_flight);
         let outcome = match answer {
-            Ok(reading) => self.evaluation.of(errand, reading).await,
+            Ok(reading) => self.evaluation.of(measurement, reading).await,
             Err(error) => {
                 if error.refused {
                     self.asker.metrics.count_refused_egress();
@@ -248,16 +248,16 @@ impl Shared {
         Some(Measured { metric, number, started, finished: Timestamp::now().max(started), outcome })
     }
 
-    /// Waits for a turn, and says where the errand goes. What is limited is each address that a name leads to, so the name is resolved and checked
+    /// Waits for a turn, and says where the measurement goes. What is limited is each address that a name leads to, so the name is resolved and checked
     /// first, within the other limits; if an address is busy they are given back, and everything is looked up anew after the wait.
-    async fn admitted(&self, errand: &Errand) -> (Vec<fair::Place>, Result<Option<Target>, NoAnswer>) {
+    async fn admitted(&self, measurement: &Measurement) -> (Vec<fair::Place>, Result<Option<Target>, NoAnswer>) {
         let mut hosts = BTreeSet::new();
         loop {
-            let mut turn = self.turn(errand, &hosts).await;
-            let target = self.asker.target(errand).await;
+            let mut turn = self.turn(measurement, &hosts).await;
+            let target = self.asker.target(measurement).await;
             let found: BTreeSet<SocketAddr> = target.iter().flatten().flat_map(Target::hosts).collect();
             let places: Option<Vec<_>> =
-                found.difference(&hosts).map(|host| self.asker.hosts.of(*host).try_take(&errand.namespace)).collect();
+                found.difference(&hosts).map(|host| self.asker.hosts.of(*host).try_take(&measurement.namespace)).collect();
             if let Some(places) = places {
                 turn.extend(places);
                 return (turn, target);
@@ -267,7 +267,7 @@ impl Shared {
     }
 
     /// All places or none: who waits for a host that hangs, or for a full namespace, holds no place of others.
-    async fn turn(&self, errand: &Errand, hosts: &BTreeSet<SocketAddr>) -> Vec<fair::Place> {
+    async fn turn(&self, measurement: &Measurement, hosts: &BTreeSet<SocketAddr>) -> Vec<fair::Place> {
         let mut gates = vec![Arc::clone(&self.slots)];
         gates.extend(hosts.iter().map(|host| self.asker.hosts.of(*host)));
         let mut waited: Option<(usize, fair::Place)> = None;
@@ -275,7 +275,7 @@ impl Shared {
             let (mine, mut places): (Option<usize>, Vec<_>) =
                 waited.take().map_or((None, Vec::new()), |(mine, place)| (Some(mine), vec![place]));
             let mut others = gates.iter().enumerate().filter(|(index, _)| Some(*index) != mine);
-            let busy = others.find_map(|(index, gate)| match gate.try_take(&errand.namespace) {
+            let busy = others.find_map(|(index, gate)| match gate.try_take(&measurement.namespace) {
                 Some(place) => {
                     places.push(place);
                     None
@@ -285,7 +285,7 @@ impl Shared {
             let Some((index, gate)) = busy else { return places };
             drop(places);
             // What was waited for is kept while the rest is tried: given back it would go round among those who wait.
-            waited = Some((index, gate.take(&errand.namespace).await));
+            waited = Some((index, gate.take(&measurement.namespace).await));
         }
     }
 }
@@ -317,23 +317,23 @@ enum Answer {
 }
 
 impl Asker {
-    async fn ask(&self, errand: &Errand, target: Option<Target>) -> Result<Reading, NoAnswer> {
-        let provider = &errand.metric.provider;
+    async fn ask(&self, measurement: &Measurement, target: Option<Target>) -> Result<Reading, NoAnswer> {
+        let provider = &measurement.metric.provider;
         match (&provider.web, &provider.prometheus, target) {
-            (Some(web), _, Some(target)) => return web::measure(self, errand, web, target).await,
-            (None, Some(prometheus), Some(target)) => return prometheus::measure(self, errand, prometheus, target).await,
+            (Some(web), _, Some(target)) => return web::measure(self, measurement, web, target).await,
+            (None, Some(prometheus), Some(target)) => return prometheus::measure(self, measurement, prometheus, target).await,
             _ => {}
         }
         let answer = match (&provider.kubernetes, &provider.exec) {
-            (Some(spec), _) => return kubernetes::measure(self, errand, spec).await,
-            (None, Some(spec)) => exec::measure(self, errand, spec).await?,
+            (Some(spec), _) => return kubernetes::measure(self, measurement, spec).await,
+            (None, Some(spec)) => exec::measure(self, measurement, spec).await?,
             (None, None) => return Err(NoAnswer::because("nothing is asked")),
         };
         Ok(Box::new(|| Ok(answer)))
     }
 
     /// Headers with their values, those of Secrets too.
-    async fn headers(&self, errand: &Errand, headers: &[Header]) -> Result<HeaderMap, NoAnswer> {
+    async fn headers(&self, measurement: &Measurement, headers: &[Header]) -> Result<HeaderMap, NoAnswer> {
         let mut all = HeaderMap::new();
         for one in headers {
             let name = HeaderName::from_bytes(one.key.as_bytes());
@@ -342,10 +342,10 @@ impl Asker {
                 return Err(NoAnswer::because(format!("a hook cannot set the header {name}")));
             }
             let value = match &one.value_from {
-                Some(source) => secret::value(self, errand, &source.secret_key_ref).await?,
+                Some(source) => secret::value(self, measurement, &source.secret_key_ref).await?,
                 None => {
                     let text = one.value.as_deref().unwrap_or_default();
-                    fill(text, &errand.arguments, Place::Plain).map_err(|problem| NoAnswer::because(problem.0))?.into_bytes()
+                    fill(text, &measurement.arguments, Place::Plain).map_err(|problem| NoAnswer::because(problem.0))?.into_bytes()
                 }
             };
             let mut value = HeaderValue::from_bytes(&value)
@@ -363,15 +363,15 @@ mod tests {
 
     use super::*;
     use egress::Policy;
-    use testing::{asker, errand};
+    use testing::{asker, measurement};
 
     #[tokio::test(start_paused = true)]
     async fn two_names_of_one_address_share_its_limit_and_hold_up_nobody_else() {
         let (asker, _) = asker(Policy::default(), Vec::new());
         let queue = Arc::new(Queue::new("HookRun", Arc::clone(&asker.metrics)));
         let shared = Hooks::new(asker, queue).shared;
-        let (name, other_name) = (errand("http://10.0.0.9:80/", None), errand("http://[::ffff:10.0.0.9]/", None));
-        let other_port = errand("http://10.0.0.9:81/", None);
+        let (name, other_name) = (measurement("http://10.0.0.9:80/", None), measurement("http://[::ffff:10.0.0.9]/", None));
+        let other_port = measurement("http://10.0.0.9:81/", None);
         let (first, target) = shared.admitted(&name).await;
         assert_eq!(target.unwrap().unwrap().addresses, ["10.0.0.9:80".parse().unwrap()]);
         let mut waiting = std::pin::pin!(shared.admitted(&other_name));

@@ -12,7 +12,7 @@ use super::evaluate::{Reading, few};
 use super::http::{Ask, NoAnswer, ask, url};
 use super::target::Target;
 use super::web::timeout;
-use super::{Asker, Errand};
+use super::{Asker, Measurement};
 
 const TIMEOUT: u32 = 30;
 
@@ -39,20 +39,25 @@ pub(crate) fn request(prometheus: &Prometheus) -> Result<(Url, Duration), NoAnsw
     Ok((url(&prometheus.address)?, timeout(prometheus.timeout_seconds, TIMEOUT)))
 }
 
-pub(crate) async fn measure(asker: &Asker, errand: &Errand, prometheus: &Prometheus, mut target: Target) -> Result<Reading, NoAnswer> {
-    let query = fill(&prometheus.query, &errand.arguments, Place::Query).map_err(|problem| NoAnswer::because(problem.0))?;
+pub(crate) async fn measure(
+    asker: &Asker,
+    measurement: &Measurement,
+    prometheus: &Prometheus,
+    mut target: Target,
+) -> Result<Reading, NoAnswer> {
+    let query = fill(&prometheus.query, &measurement.arguments, Place::Query).map_err(|problem| NoAnswer::because(problem.0))?;
     let base = target.url.path().trim_end_matches('/').to_owned();
     target.url.set_path(&format!("{base}/api/v1/query"));
     target.url.query_pairs_mut().append_pair("query", &query);
     let question = Ask {
         method: http::Method::GET,
         target,
-        headers: asker.headers(errand, &prometheus.headers).await?,
+        headers: asker.headers(measurement, &prometheus.headers).await?,
         body: None,
         ca_bundle: prometheus.ca_bundle.clone(),
         follow_redirects: false,
     };
-    let bytes = ask(asker, errand, question).await?;
+    let bytes = ask(asker, measurement, question).await?;
     Ok(Box::new(move || {
         read(&bytes).map(|answer| match answer {
             Answer::Numbers(value) => super::Answer::Value(value),

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::http::NoAnswer;
 use super::names::{checked, is_key, is_subdomain};
-use super::{Asker, Errand, target};
+use super::{Asker, Measurement, target};
 use crate::client::CallError;
 
 #[derive(Deserialize)]
@@ -25,17 +25,17 @@ struct Metadata {
     annotations: BTreeMap<String, String>,
 }
 
-/// The value that an errand sends along, if the Secret may be read and its value sent there.
-pub(crate) async fn value(asker: &Asker, errand: &Errand, source: &SecretKey) -> Result<Vec<u8>, NoAnswer> {
+/// The value that a measurement sends along, if the Secret may be read and its value sent there.
+pub(crate) async fn value(asker: &Asker, measurement: &Measurement, source: &SecretKey) -> Result<Vec<u8>, NoAnswer> {
     let name = checked("secretKeyRef.name", &source.name, "a Secret", is_subdomain)?;
     let key = checked("secretKeyRef.key", &source.key, "a key of a Secret", is_key)?;
-    let found: Result<Secret, CallError> = asker.server.get(&format!("/api/v1/namespaces/{}/secrets/{name}", errand.namespace)).await;
+    let found: Result<Secret, CallError> = asker.server.get(&format!("/api/v1/namespaces/{}/secrets/{name}", measurement.namespace)).await;
     let mut secret = found.map_err(|error| {
         let hint = if error.code == 403 { "; a Role of this namespace must allow the operator's ServiceAccount to get it" } else { "" };
         NoAnswer::because(format!("the Secret {name} cannot be read: {}{hint}", error.message))
     })?;
     if let Some(hosts) = secret.metadata.annotations.get(HOOK_HOSTS_ANNOTATION) {
-        let to = host(errand)?;
+        let to = host(measurement)?;
         if !may_go_to(hosts, &to) {
             return Err(NoAnswer::because(format!(
                 "the Secret {name} is not for {to}: its annotation {HOOK_HOSTS_ANNOTATION} names the hosts that it may be sent to"
@@ -47,9 +47,9 @@ pub(crate) async fn value(asker: &Asker, errand: &Errand, source: &SecretKey) ->
     secret.data.remove(key).map(trimmed).ok_or_else(|| NoAnswer::because(format!("the Secret {name} has no key {key}")))
 }
 
-/// The host and port that an errand goes to.
-fn host(errand: &Errand) -> Result<String, NoAnswer> {
-    let url = target::request(errand)?.map(|(url, _)| url);
+/// The host and port that a measurement goes to.
+fn host(measurement: &Measurement) -> Result<String, NoAnswer> {
+    let url = target::request(measurement)?.map(|(url, _)| url);
     let place = url.and_then(|url| Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?)));
     Ok(place.unwrap_or_default())
 }

@@ -6,7 +6,7 @@ use api::tkex::HookRun;
 
 use super::http::NoAnswer;
 use super::names::{checked, is_subdomain};
-use super::{Asker, Errand};
+use super::{Asker, Measurement};
 use crate::client::Written;
 use crate::kinds::custom::controller;
 
@@ -19,9 +19,9 @@ pub(crate) fn of(run: &HookRun) -> Option<String> {
     run.metadata.labels.as_ref()?.get(RUN_POD_UID_LABEL).cloned()
 }
 
-/// The name of the pod that an errand is about.
-pub(crate) fn pod_name(errand: &Errand) -> Result<&str, NoAnswer> {
-    let name = errand.arguments.get("PodName").ok_or_else(|| NoAnswer::because("args.PodName has no value"))?;
+/// The name of the pod that a measurement is about.
+pub(crate) fn pod_name(measurement: &Measurement) -> Result<&str, NoAnswer> {
+    let name = measurement.arguments.get("PodName").ok_or_else(|| NoAnswer::because("args.PodName has no value"))?;
     checked("args.PodName", name, "a pod", is_subdomain)
 }
 
@@ -33,9 +33,9 @@ pub(crate) fn is_another(pod: &str) -> NoAnswer {
 }
 
 /// Looks whether a pod is still the one that the run was made for. A run that was not made for one may act on any.
-pub(crate) async fn check(asker: &Asker, errand: &Errand, pod: &str) -> Result<(), NoAnswer> {
-    let Some(uid) = &errand.pod else { return Ok(()) };
-    let found = asker.server.get::<Written>(&format!("/api/v1/namespaces/{}/pods/{pod}", errand.namespace)).await;
+pub(crate) async fn check(asker: &Asker, measurement: &Measurement, pod: &str) -> Result<(), NoAnswer> {
+    let Some(uid) = &measurement.pod else { return Ok(()) };
+    let found = asker.server.get::<Written>(&format!("/api/v1/namespaces/{}/pods/{pod}", measurement.namespace)).await;
     match found {
         Ok(found) if found.metadata.uid == *uid => Ok(()),
         Ok(_) => Err(is_another(pod)),

@@ -13,7 +13,7 @@ use super::address::unwrapped;
 use super::egress::{Denied, Refusal};
 use super::http::NoAnswer;
 use super::names::is_subdomain;
-use super::{Asker, Errand, prometheus, web};
+use super::{Asker, Measurement, prometheus, web};
 
 /// Of a name with more addresses the rest is not tried.
 const ADDRESSES: usize = 4;
@@ -38,10 +38,10 @@ impl Target {
 }
 
 /// What a measurement over the network asks for, and how long it may take; nothing if it is not one.
-pub(crate) fn request(errand: &Errand) -> Result<Option<(Url, Duration)>, NoAnswer> {
-    let provider = &errand.metric.provider;
+pub(crate) fn request(measurement: &Measurement) -> Result<Option<(Url, Duration)>, NoAnswer> {
+    let provider = &measurement.metric.provider;
     match (&provider.web, &provider.prometheus) {
-        (Some(web), _) => web::request(errand, web).map(Some),
+        (Some(web), _) => web::request(measurement, web).map(Some),
         (None, Some(prometheus)) => prometheus::request(prometheus).map(Some),
         (None, None) => Ok(None),
     }
@@ -53,23 +53,23 @@ struct List<T> {
 }
 
 impl Asker {
-    /// Where an errand goes; nothing if it is not one over the network. Names are resolved, and nothing is sent there yet.
-    pub(crate) async fn target(&self, errand: &Errand) -> Result<Option<Target>, NoAnswer> {
-        let Some((url, timeout)) = request(errand)? else { return Ok(None) };
+    /// Where a measurement goes; nothing if it is not one over the network. Names are resolved, and nothing is sent there yet.
+    pub(crate) async fn target(&self, measurement: &Measurement) -> Result<Option<Target>, NoAnswer> {
+        let Some((url, timeout)) = request(measurement)? else { return Ok(None) };
         let deadline = Instant::now() + timeout;
-        let addresses = tokio::time::timeout_at(deadline, self.allowed(errand, &url)).await;
+        let addresses = tokio::time::timeout_at(deadline, self.allowed(measurement, &url)).await;
         let addresses = addresses.map_err(|_| NoAnswer::late(timeout))??;
         Ok(Some(Target { url, addresses, timeout, deadline }))
     }
 
-    /// Addresses that a url leads to and that the errand may connect to.
-    pub(crate) async fn allowed(&self, errand: &Errand, url: &Url) -> Result<Vec<SocketAddr>, Refusal> {
+    /// Addresses that a url leads to and that the measurement may connect to.
+    pub(crate) async fn allowed(&self, measurement: &Measurement, url: &Url) -> Result<Vec<SocketAddr>, Refusal> {
         let (mut allowed, mut refused) = (Vec::new(), None);
         for place in self.egress.places(url).await?.into_iter().take(ADDRESSES) {
             let denied = match self.egress.check(place.ip()) {
                 Ok(()) => None,
-                Err(Denied::Node) if self.is_of_gated_pod(errand, place).await? => None,
-                Err(Denied::Foreign) if self.is_of_namespace(errand, place.ip()).await? => None,
+                Err(Denied::Node) if self.is_of_gated_pod(measurement, place).await? => None,
+                Err(Denied::Foreign) if self.is_of_namespace(measurement, place.ip()).await? => None,
                 Err(denied) => Some(denied.of(place.ip())),
             };
             match denied {
@@ -84,12 +84,12 @@ impl Asker {
         }
     }
 
-    /// Whether an address of a node is also the one of the pod that the errand is about, at a port that it declares.
-    async fn is_of_gated_pod(&self, errand: &Errand, place: SocketAddr) -> Result<bool, Refusal> {
-        let (Some(uid), Some(name)) = (&errand.pod, errand.arguments.get("PodName").filter(|name| is_subdomain(name))) else {
+    /// Whether an address of a node is also the one of the pod that the measurement is about, at a port that it declares.
+    async fn is_of_gated_pod(&self, measurement: &Measurement, place: SocketAddr) -> Result<bool, Refusal> {
+        let (Some(uid), Some(name)) = (&measurement.pod, measurement.arguments.get("PodName").filter(|name| is_subdomain(name))) else {
             return Ok(false);
         };
-        match self.server.get::<Pod>(&format!("/api/v1/namespaces/{}/pods/{name}", errand.namespace)).await {
+        match self.server.get::<Pod>(&format!("/api/v1/namespaces/{}/pods/{name}", measurement.namespace)).await {
             Ok(pod) => Ok(pod.uid().as_ref() == Some(uid) && is_on_host(&pod, place)),
             Err(error) if error.is_not_found() => Ok(false),
             Err(error) => {
@@ -99,9 +99,9 @@ impl Asker {
         }
     }
 
-    /// Whether an address belongs to a pod or a Service of the errand's namespace: one request each, and no cache of all pods.
-    async fn is_of_namespace(&self, errand: &Errand, address: IpAddr) -> Result<bool, Refusal> {
-        let (namespace, inner) = (&errand.namespace, unwrapped(address));
+    /// Whether an address belongs to a pod or a Service of the measurement's namespace: one request each, and no cache of all pods.
+    async fn is_of_namespace(&self, measurement: &Measurement, address: IpAddr) -> Result<bool, Refusal> {
+        let (namespace, inner) = (&measurement.namespace, unwrapped(address));
         let unknown = |kind: &str, error| {
             Refusal::Unknown(format!("it cannot be looked up whether {address} belongs to a {kind} of this namespace: {error}"))
         };
@@ -139,14 +139,14 @@ mod tests {
 
     use super::*;
     use crate::hooks::egress::{Policy, Reach};
-    use crate::hooks::testing::{Api, errand};
+    use crate::hooks::testing::{Api, measurement};
 
     fn asker(reach: Reach, answers: Vec<(&'static str, Value)>) -> (Asker, Api) {
         crate::hooks::testing::asker(Policy { reach, ..Policy::default() }, answers)
     }
 
-    async fn said(asker: &Asker, errand: &Errand) -> Result<Vec<SocketAddr>, String> {
-        asker.target(errand).await.map(|target| target.unwrap().addresses).map_err(|error| error.message)
+    async fn said(asker: &Asker, measurement: &Measurement) -> Result<Vec<SocketAddr>, String> {
+        asker.target(measurement).await.map(|target| target.unwrap().addresses).map_err(|error| error.message)
     }
 
     fn pod(host_network: bool) -> Value {
@@ -163,7 +163,7 @@ mod tests {
     #[tokio::test]
     async fn a_node_is_reached_only_as_the_gated_pod_and_at_its_ports() {
         let (asker, api) = asker(Reach::Cluster, vec![("/namespaces/play/pods/game-0", pod(true))]);
-        let gated = |url: &str| errand(url, Some("pod-7"));
+        let gated = |url: &str| measurement(url, Some("pod-7"));
         assert_eq!(said(&asker, &gated("http://10.1.0.7:8000/")).await, Ok(vec!["10.1.0.7:8000".parse().unwrap()]));
         assert!(said(&asker, &gated("http://[::ffff:10.1.0.7]:8000/")).await.is_ok());
         api.asked();
@@ -173,7 +173,7 @@ mod tests {
             ("http://10.1.0.7:8000/", Some("pod-6"), 1),
             ("http://10.1.0.7:8000/", None, 0),
         ] {
-            let refused = said(&asker, &errand(url, uid)).await.unwrap_err();
+            let refused = said(&asker, &measurement(url, uid)).await.unwrap_err();
             assert_eq!(refused, "10.1.0.7 is refused: it is a node's; --hook-allow-cidr 10.1.0.7/32 would allow it", "{url} {uid:?}");
             assert_eq!(api.asked().len(), asked, "{url} {uid:?}");
         }
@@ -194,20 +194,20 @@ mod tests {
         ];
         let (asker, api) = asker(Reach::OwnPods, answers);
         for url in ["http://10.244.0.7:8000/", "http://[::ffff:10.244.0.7]/", "http://10.96.0.7/"] {
-            assert!(said(&asker, &errand(url, None)).await.is_ok(), "{url}");
+            assert!(said(&asker, &measurement(url, None)).await.is_ok(), "{url}");
         }
         for url in ["http://10.244.0.8:8000/", "http://10.96.0.8/", "http://1.1.1.1/"] {
-            let refused = said(&asker, &errand(url, None)).await.unwrap_err();
+            let refused = said(&asker, &measurement(url, None)).await.unwrap_err();
             assert!(refused.contains("it belongs neither to a pod of this namespace nor to a Service"), "{url}: {refused}");
         }
         assert!(api.asked().iter().all(|asked| asked.contains("/namespaces/play/")));
         for url in ["http://10.1.0.7/", "http://169.254.169.254/", "http://10.96.0.1/"] {
             api.asked();
-            assert!(said(&asker, &errand(url, None)).await.is_err(), "{url}");
+            assert!(said(&asker, &measurement(url, None)).await.is_err(), "{url}");
             assert!(api.asked().is_empty(), "{url}: the answer would change nothing");
         }
         let (lost, _) = super::tests::asker(Reach::OwnPods, Vec::new());
-        let unknown = said(&lost, &errand("http://10.244.0.7/", None)).await.unwrap_err();
+        let unknown = said(&lost, &measurement("http://10.244.0.7/", None)).await.unwrap_err();
         assert!(unknown.contains("it cannot be looked up whether 10.244.0.7 belongs to a pod of this namespace"), "{unknown}");
     }
 }

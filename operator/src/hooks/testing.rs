@@ -8,11 +8,11 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::egress::{Egress, Policy};
-use super::{Asker, Errand, Limits};
+use super::{Asker, Limits, Measurement};
 use crate::client::Server;
 use crate::kinds::node::Node;
 use crate::leader::Leadership;
-use crate::store::{Kept as _, Store};
+use crate::store::{Cached as _, Store};
 
 /// An API server.
 #[derive(Clone, Default)]
@@ -64,9 +64,9 @@ pub(crate) fn asker(policy: Policy, answers: Vec<(&'static str, Value)>) -> (Ask
 }
 
 /// A question to a web server, perhaps about the pod game-0 with a certain uid.
-pub(crate) fn errand(url: &str, pod: Option<&str>) -> Errand {
+pub(crate) fn measurement(url: &str, pod: Option<&str>) -> Measurement {
     let metric = json!({ "name": "web", "provider": { "web": { "url": url } } });
     let arguments = [("PodName".to_owned(), "game-0".to_owned())].into();
     let (metric, pod) = (serde_json::from_value(metric).unwrap(), pod.map(str::to_owned));
-    Errand { namespace: "play".to_owned(), metric, arguments, pod, large: OnceLock::new() }
+    Measurement { namespace: "play".to_owned(), metric, arguments, pod, large: OnceLock::new() }
 }

@@ -11,35 +11,36 @@ use url::Url;
 use super::evaluate::{Reading, json};
 use super::http::{Ask, NoAnswer, ask, url};
 use super::target::Target;
-use super::{Answer, Asker, Errand};
+use super::{Answer, Asker, Measurement};
 
 const TIMEOUT: u32 = 10;
 
 /// What is asked for, and how long it may take.
-pub(crate) fn request(errand: &Errand, web: &Web) -> Result<(Url, Duration), NoAnswer> {
-    Ok((url(&filled(&web.url, errand, Place::Url)?)?, timeout(web.timeout_seconds, TIMEOUT)))
+pub(crate) fn request(measurement: &Measurement, web: &Web) -> Result<(Url, Duration), NoAnswer> {
+    Ok((url(&filled(&web.url, measurement, Place::Url)?)?, timeout(web.timeout_seconds, TIMEOUT)))
 }
 
-fn filled(text: &str, errand: &Errand, place: Place) -> Result<String, NoAnswer> {
-    fill(text, &errand.arguments, place).map_err(|problem| NoAnswer::because(problem.0))
+fn filled(text: &str, measurement: &Measurement, place: Place) -> Result<String, NoAnswer> {
+    fill(text, &measurement.arguments, place).map_err(|problem| NoAnswer::because(problem.0))
 }
 
-pub(crate) async fn measure(asker: &Asker, errand: &Errand, web: &Web, target: Target) -> Result<Reading, NoAnswer> {
+pub(crate) async fn measure(asker: &Asker, measurement: &Measurement, web: &Web, target: Target) -> Result<Reading, NoAnswer> {
     let method = match web.method.unwrap_or_default() {
         Method::Get => http::Method::GET,
         Method::Post => http::Method::POST,
         Method::Put => http::Method::PUT,
     };
-    let body = web.body.as_deref().filter(|_| method != http::Method::GET).map(|body| filled(body, errand, Place::Plain)).transpose()?;
+    let body =
+        web.body.as_deref().filter(|_| method != http::Method::GET).map(|body| filled(body, measurement, Place::Plain)).transpose()?;
     let question = Ask {
         method,
         target,
-        headers: asker.headers(errand, &web.headers).await?,
+        headers: asker.headers(measurement, &web.headers).await?,
         body,
         ca_bundle: web.ca_bundle.clone(),
         follow_redirects: web.follow_redirects.unwrap_or_default(),
     };
-    let bytes = ask(asker, errand, question).await?;
+    let bytes = ask(asker, measurement, question).await?;
     let path = web.json_path.clone();
     Ok(Box::new(move || read(&bytes, path.as_deref()).map(Answer::Value)))
 }

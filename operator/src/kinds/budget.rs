@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::OwnerReference;
 use crate::allowance::weight;
-use crate::store::{Index, Kept, Key};
+use crate::store::{Cached, Index, Key};
 
 /// A selector may need so many bytes without taking them from its namespace: those that the operator makes are never cut.
 const FREE: usize = 1024;
@@ -51,7 +51,7 @@ struct Spec {
     unhealthy_pod_eviction_policy: Option<String>,
 }
 
-impl Kept for Budget {
+impl Cached for Budget {
     const KIND: &'static str = "PodDisruptionBudget";
     const PATH: &'static str = "/apis/policy/v1/poddisruptionbudgets";
 

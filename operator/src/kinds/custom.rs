@@ -22,7 +22,7 @@ use serde_json::value::RawValue;
 use super::{OwnerReference, is_short};
 use crate::allowance::weight;
 use crate::queue::Queue;
-use crate::store::{Change, Index, Kept, Key};
+use crate::store::{Cached, Change, Index, Key};
 
 /// A kind of ours.
 pub trait OurKind: Resource + Clone + Send + Sync + 'static {
@@ -281,7 +281,7 @@ impl<'a> SpecText<'a> {
     }
 }
 
-impl<K: OurKind> Kept for Custom<K> {
+impl<K: OurKind> Cached for Custom<K> {
     const KIND: &'static str = K::KIND;
     const PATH: &'static str = K::PATH;
 

@@ -29,7 +29,7 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::settle::Cache;
-use crate::store::{Change, Index, Kept as _, Key, OwnerKey, Store};
+use crate::store::{Cached as _, Change, Index, Key, OwnerKey, Store};
 
 /// A GameDeployment in the cache.
 pub type Entry = Custom<GameDeployment>;
@@ -391,7 +391,7 @@ impl GameDeployments {
 }
 
 /// An empty store, whose objects need no more of each namespace than is allowed.
-fn store<T: crate::store::Kept>(allowance: &Arc<Allowance>) -> Arc<Store<T>> {
+fn store<T: crate::store::Cached>(allowance: &Arc<Allowance>) -> Arc<Store<T>> {
     Arc::new(Store::within(Arc::clone(allowance)))
 }
 
@@ -454,14 +454,14 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::store::Kept;
+    use crate::store::Cached;
 
     fn world() -> GameDeployments {
         let (deleted, _) = Deleted::new();
         GameDeployments::new(Arc::default(), Arc::new(deleted), SignedDuration::from_mins(5), &Arc::default(), Arc::default())
     }
 
-    fn put<T: Kept>(store: &Store<T>, object: &Value) {
+    fn put<T: Cached>(store: &Store<T>, object: &Value) {
         let object = T::decode(&object.to_string()).unwrap();
         store.put(&object.key(), Some(object));
     }

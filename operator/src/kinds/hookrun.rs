@@ -15,7 +15,7 @@ use crate::execute::Failure;
 use crate::hooks::Hooks;
 use crate::queue::Queue;
 use crate::settle::Cache;
-use crate::store::{Change, Kept as _, Key, Store};
+use crate::store::{Cached as _, Change, Key, Store};
 
 /// Everything that HookRuns are decided from.
 #[derive(Debug, Clone)]

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 
 use crate::client::Server;
-use crate::store::{Change, Index, Kept, Key};
+use crate::store::{Cached, Change, Index, Key};
 
 /// A node.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ struct Condition {
     last_transition_time: Option<Timestamp>,
 }
 
-impl Kept for Node {
+impl Cached for Node {
     const KIND: &'static str = "Node";
     const PATH: &'static str = "/api/v1/nodes";
 

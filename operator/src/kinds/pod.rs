@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use super::OwnerReference;
 use crate::allowance::{weight, weight_of};
-use crate::store::{Index, Kept, Key};
+use crate::store::{Cached, Index, Key};
 
 /// A pod that we own or that nobody owns.
 #[derive(Debug)]
@@ -295,7 +295,7 @@ fn trouble(status: &Status) -> Option<String> {
     waiting.filter(|reason| !normal.contains(&reason.as_str())).chain(unscheduled).chain(status.reason.clone()).next()
 }
 
-impl Kept for Pod {
+impl Cached for Pod {
     const KIND: &'static str = "Pod";
     const PATH: &'static str = "/api/v1/pods";
 

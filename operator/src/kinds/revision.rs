@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::OwnerReference;
 use crate::allowance::weight_of;
-use crate::store::{Index, Kept, Key};
+use crate::store::{Cached, Index, Key};
 
 /// What every revision needs, however short it is.
 const PER_REVISION: usize = 1024;
@@ -68,7 +68,7 @@ struct Meta {
     owner_references: Vec<OwnerReference>,
 }
 
-impl Kept for Revision {
+impl Cached for Revision {
     const KIND: &'static str = "ControllerRevision";
     const PATH: &'static str = "/apis/apps/v1/controllerrevisions";
 

@@ -100,7 +100,7 @@ pub fn decide(seen: &Observed, now: Now) -> Plan<GameDeploymentStatus> {
     steps.push(forgotten(seen, &situation, &status));
     steps.push(situation.refusals.probes(&moves.held, now));
     steps.retain(|step| !step.is_empty());
-    let notes = [situation.standing.notes.clone(), moves.notes].concat();
+    let notes = [situation.canary.notes.clone(), moves.notes].concat();
     let wake = situation.wake().into_iter().chain(moves.wake).chain(situation.refusals.wake(now)).min();
     let (holds, refusals) = (moves.holds, situation.refusals.clone());
     Plan { steps, holds, notes, wake, refusals, ..Plan::only(status) }
@@ -115,7 +115,7 @@ fn steps(situation: &Situation, moves: &mut Moves) -> Vec<Vec<Action>> {
     let gates = std::mem::take(&mut moves.gates);
     let [missing, deletions, successors, ended] =
         [&mut moves.missing, &mut moves.deletions, &mut moves.successors, &mut moves.ended].map(std::mem::take);
-    let canary = &situation.standing;
+    let canary = &situation.canary;
     // An approval that is not wanted any more is gone before anything is done to its pod.
     let mut steps = vec![gates.voids, gates.unmarks, situation.claims.clone()];
     // What is under way ends first: pods return to their services, containers restart after their grace.

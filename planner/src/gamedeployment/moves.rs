@@ -117,7 +117,7 @@ impl<'s> Moves<'s> {
                 new.successor = true;
             }
         });
-        let ended = situation.ended.iter().take(SLICE).map(|pod| bury(pod)).collect();
+        let ended = situation.ended.iter().take(SLICE).map(|pod| delete_ended(pod)).collect();
         remaining.upkeep();
         let holds = remaining.holds(waiting);
         let Remaining { deletions, changes, mut gates, held, missing: missing_revisions, .. } = remaining;
@@ -144,7 +144,7 @@ impl<'s> Moves<'s> {
 }
 
 /// It has ended, and nobody is asked.
-fn bury(pod: &PodFacts) -> Action {
+fn delete_ended(pod: &PodFacts) -> Action {
     Action::DeletePod { name: pod.name.clone(), uid: pod.uid.clone(), why: DeleteReason::Ended, version: None }
 }
 
@@ -648,11 +648,11 @@ impl<'s, 'a> Remaining<'s, 'a> {
         let outdated = self.pods.iter().filter(|pod| situation.group(pod) != Group::Update).count();
         let leaving = situation.update.is_leaving.then(|| Hold::RevisionLeaving { name: situation.update.name.clone() });
         let mut holds: Vec<Hold> = situation.invalid.iter().cloned().chain(leaving.clone()).collect();
-        if outdated > 0 || situation.standing.retreats {
-            let stop = situation.standing.stop.as_ref().or(situation.stop.as_ref());
+        if outdated > 0 || situation.canary.rolls_back {
+            let stop = situation.canary.stop.as_ref().or(situation.stop.as_ref());
             holds.extend(stop.filter(|stop| ![situation.invalid.as_ref(), leaving.as_ref()].contains(&Some(stop))).cloned());
         }
-        holds.extend(situation.standing.holds.iter().cloned());
+        holds.extend(situation.canary.holds.iter().cloned());
         if self.impossible > 0 {
             holds.push(Hold::NotInPlace { pods: self.impossible, paths: self.obstacles.clone() });
         }

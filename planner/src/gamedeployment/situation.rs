@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{Now, Observed};
 use crate::approval;
 use crate::budget::Limits;
-use crate::canary::{self, Memory, Rollout, Standing};
+use crate::canary::{self, CanaryState, Memory, Rollout};
 use crate::claim::claim;
 use crate::gate::{self, Gates, Hook, Place};
 use crate::hold::{Feature, Hold};
@@ -67,7 +67,7 @@ pub(super) struct Situation<'a> {
     /// The name of the template's revision. Pods go elsewhere only when a hook said no.
     pub(super) revision: String,
     /// Where a rollout in steps stands.
-    pub(super) standing: Standing,
+    pub(super) canary: CanaryState,
     pub(super) collisions: i32,
     pub(super) claims: Vec<Action>,
     pub(super) revision_actions: Vec<Action>,
@@ -126,12 +126,12 @@ impl<'a> Situation<'a> {
         let updated = claim.ours.iter().filter(is_updated).count();
         let name = seen.object.metadata.name.as_deref().unwrap_or_default();
         let runs = approval::runs_of(&approval::Owner { group: GROUP, kind: KIND, name, uid: &uid }, &seen.hook_runs);
-        let standing = canary::stand(&rollout(seen, &status, &runs, (&update, &current), (replicas, updated), now));
+        let canary = canary::state(&rollout(seen, &status, &runs, (&update, &current), (replicas, updated), now));
         let revision = update.name.clone();
-        let update = if standing.retreats { current.clone() } else { update };
-        let partition = if current.name == update.name { 0 } else { standing.partition.unwrap_or(limits.partition) };
+        let update = if canary.rolls_back { current.clone() } else { update };
+        let partition = if current.name == update.name { 0 } else { canary.partition.unwrap_or(limits.partition) };
         let leaving = update.is_leaving.then(|| Hold::RevisionLeaving { name: update.name.clone() });
-        let stop = invalid.clone().or(leaving).or_else(|| standing.stop.clone().filter(|_| !standing.retreats)).or_else(|| stop(spec));
+        let stop = invalid.clone().or(leaving).or_else(|| canary.stop.clone().filter(|_| !canary.rolls_back)).or_else(|| stop(spec));
         Self {
             spec,
             seen,
@@ -141,7 +141,7 @@ impl<'a> Situation<'a> {
             update,
             current,
             revision,
-            standing,
+            canary,
             collisions: resolved.collisions,
             claims,
             revision_actions: resolved.actions,
@@ -327,7 +327,7 @@ impl<'a> Situation<'a> {
             Progress::Resting | Progress::Exposed | Progress::Restarting | Progress::Done => None,
         });
         let lost = self.placed.iter().filter_map(|pod| self.seen.nodes.lost_at(pod.node.as_deref()?)).filter(|at| *at > self.now);
-        ripe.chain(replaceable).chain(drained).chain(lost).chain(self.standing.wake).min()
+        ripe.chain(replaceable).chain(drained).chain(lost).chain(self.canary.wake).min()
     }
 }
 

@@ -148,12 +148,12 @@ fn canary(before: Option<&CanaryStatus>, situation: &Situation, current: &str) -
     if before.is_none() && situation.spec.update_strategy.canary.is_none() {
         return None;
     }
-    let hook_run = situation.standing.memory.hook_run.clone();
+    let hook_run = situation.canary.memory.hook_run.clone();
     Some(CanaryStatus { revision: Some(current.to_owned()), pause_start_time: None, current_step_hook_run: hook_run })
 }
 
 fn counted(seen: &Observed, situation: &Situation) -> GameDeploymentStatus {
-    let memory = &situation.standing.memory;
+    let memory = &situation.canary.memory;
     let before = seen.object.status.clone().unwrap_or_default();
     let active: Vec<&Arc<PodFacts>> = situation.ours.iter().filter(|pod| pod.is_active()).collect();
     let updated = |pod: &PodFacts| situation.is_updated(pod);
@@ -161,7 +161,7 @@ fn counted(seen: &Observed, situation: &Situation) -> GameDeploymentStatus {
     let complete = active.len() >= situation.replicas && active.iter().all(|pod| updated(pod) && situation.is_available(pod));
     // Only what has been through all its steps becomes the stable revision.
     let is_through = memory.index.is_none_or(|index| index >= situation.steps());
-    let promoted = complete && situation.stop.is_none() && is_through && !situation.standing.retreats;
+    let promoted = complete && situation.stop.is_none() && is_through && !situation.canary.rolls_back;
     let current = if promoted { situation.revision.clone() } else { situation.current.name.clone() };
     GameDeploymentStatus {
         observed_generation: seen.object.metadata.generation,
@@ -283,7 +283,7 @@ fn available(situation: &Situation) -> Verdict {
 }
 
 fn paused(situation: &Situation) -> Verdict {
-    match situation.standing.stop.as_ref().map(|hold| (standstill(hold), hold)) {
+    match situation.canary.stop.as_ref().map(|hold| (standstill(hold), hold)) {
         Some((Some(reason), hold)) if matches!(hold, Hold::PausedByStep { .. } | Hold::HookFailed { .. }) => {
             Verdict::yes(reason, hold.to_string())
         }
