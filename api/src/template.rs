@@ -10,7 +10,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// The longest template, in bytes of JSON.
-pub const LONGEST: usize = 512 * 1024;
+pub const MAX_BYTES: usize = 512 * 1024;
 /// The most values in a template: read, each of them needs far more memory than the text.
 pub const MOST_VALUES: usize = 20_000;
 
@@ -40,7 +40,7 @@ pub enum TooLarge {
 impl std::fmt::Display for TooLarge {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Bytes(bytes) => write!(out, "has {bytes} bytes of JSON, at most {LONGEST} are allowed"),
+            Self::Bytes(bytes) => write!(out, "has {bytes} bytes of JSON, at most {MAX_BYTES} are allowed"),
             Self::Values(values) => write!(out, "has {values} values, at most {MOST_VALUES} are allowed"),
         }
     }
@@ -54,7 +54,7 @@ impl Default for Stored {
 
 impl PodTemplate {
     fn new(text: Box<str>) -> Self {
-        let text = if text.len() > LONGEST {
+        let text = if text.len() > MAX_BYTES {
             Err(TooLarge::Bytes(text.len()))
         } else {
             match values(&*text) {
@@ -227,8 +227,8 @@ mod tests {
     #[test]
     fn of_a_template_that_is_too_large_only_the_size_is_kept() {
         let of = |text: &str| serde_json::from_str::<PodTemplate>(text).unwrap();
-        let long = of(&format!(r#"{{"a":"{}"}}"#, "x".repeat(LONGEST)));
-        assert_eq!(long.too_large(), Some(TooLarge::Bytes(LONGEST + 8)));
+        let long = of(&format!(r#"{{"a":"{}"}}"#, "x".repeat(MAX_BYTES)));
+        assert_eq!(long.too_large(), Some(TooLarge::Bytes(MAX_BYTES + 8)));
         let junk = of(&format!("[{}0]", r#"{"a":0},"#.repeat(MOST_VALUES)));
         assert!(matches!(junk.too_large(), Some(TooLarge::Values(_))), "{junk:?}");
         assert_eq!((junk.text(), junk.value()), ("null", Value::Null));

@@ -219,8 +219,8 @@ impl<W: Workload> Controller<W> {
         let before = serde_json::to_value(&pass.before).unwrap_or_default();
         let after = serde_json::to_value(&status).unwrap_or_default();
         let summary = W::summary(&status);
-        let recorded = match pass.plan.patience.and_then(|patience| Duration::try_from(patience).ok()) {
-            Some(patience) => Ok(Recorded::Later(Instant::now() + patience)),
+        let recorded = match pass.plan.status_delay.and_then(|delay| Duration::try_from(delay).ok()) {
+            Some(delay) => Ok(Recorded::Later(Instant::now() + delay)),
             None => self.recorder.record(key, &pass.path, &pass.version, &before, &after).await,
         };
         let mut failed = trouble || unsure || !W::HEEDS_REFUSALS && !refusals.is_empty();

@@ -25,7 +25,7 @@ const WAITING_OF_ONE: usize = 500;
 /// Objects and reasons of which alike events are counted.
 const MOST_WINDOWS: usize = 20_000;
 /// The longest text, in characters: the API server takes at most 1 kB.
-const LONGEST: usize = 1000;
+const MAX_MESSAGE_CHARACTERS: usize = 1000;
 
 /// Something to tell a person.
 #[derive(Debug, Clone)]
@@ -103,8 +103,8 @@ impl Events {
 
     /// Tells it, unless too much is being told.
     pub fn tell(&self, mut note: Note) {
-        if note.message.len() > LONGEST {
-            note.message = note.message.chars().take(LONGEST).collect();
+        if note.message.len() > MAX_MESSAGE_CHARACTERS {
+            note.message = note.message.chars().take(MAX_MESSAGE_CHARACTERS).collect();
         }
         self.shared.push(note);
     }
@@ -175,7 +175,7 @@ async fn publish(server: &Server, note: &Note) {
 fn manifest(note: &Note, now: Timestamp) -> Value {
     let about = &note.about;
     let name = format!("{}.{:x}{:04x}", about.name, now.as_nanosecond(), rand::random::<u16>());
-    let text: String = note.message.chars().take(LONGEST).collect();
+    let text: String = note.message.chars().take(MAX_MESSAGE_CHARACTERS).collect();
     json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",

@@ -22,9 +22,9 @@ use crate::settle::Writes;
 use crate::store::Key;
 
 /// After this time the rest waits for a fresh decision.
-const SLICE: Duration = Duration::from_secs(1);
+const PLAN_TIMEOUT: Duration = Duration::from_secs(1);
 /// So many writes in a row that the server could not answer end the plan.
-const MOST_TROUBLE: u32 = 3;
+const MAX_FAILURES_IN_A_ROW: u32 = 3;
 /// With how many writes at once a workload starts.
 const FIRST_WIDTH: usize = 4;
 
@@ -159,7 +159,7 @@ impl Executor {
             width: AtomicUsize::new(if context.width == 0 { FIRST_WIDTH } else { context.width }),
             stopped: AtomicBool::new(false),
             done: AtomicUsize::new(0),
-            deadline: begun + SLICE,
+            deadline: begun + PLAN_TIMEOUT,
         };
         for step in steps {
             run.step(step).await;
@@ -259,7 +259,7 @@ impl Run<'_> {
         self.fallout().refuse(action);
         self.width.store(1, Ordering::Relaxed);
         let trouble = if error.is_trouble() { self.trouble.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
-        let is_over = trouble >= MOST_TROUBLE || error.code == 401;
+        let is_over = trouble >= MAX_FAILURES_IN_A_ROW || error.code == 401;
         if is_over {
             self.stopped.store(true, Ordering::Relaxed);
         }

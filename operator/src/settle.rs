@@ -13,7 +13,7 @@ use crate::client::{CallError, Server, Written};
 use crate::store::{Cached, Key, Store};
 
 /// If the cache has not seen a write after this time, its watch is opened again.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const UNSEEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many objects are looked up at once.
 const AT_ONCE: usize = 16;
 
@@ -160,7 +160,7 @@ impl Settle {
             open.remove(key);
             return Settled::Yes;
         }
-        if since.elapsed() < PATIENCE {
+        if since.elapsed() < UNSEEN_TIMEOUT {
             return Settled::No;
         }
         Settled::Overdue
@@ -223,7 +223,7 @@ mod tests {
     async fn a_write_that_is_never_seen_does_not_freeze_the_object() {
         let settle = Settle::default();
         settle.expect(&key(), wrote(7));
-        tokio::time::advance(PATIENCE).await;
+        tokio::time::advance(UNSEEN_TIMEOUT).await;
         assert_eq!(settle.check(&key(), |_| false), Settled::Overdue);
     }
 

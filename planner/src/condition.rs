@@ -31,7 +31,7 @@ impl Verdict {
 }
 
 /// The longest message that the API server accepts in a condition.
-const LONGEST: usize = 32_768;
+const MAX_MESSAGE_BYTES: usize = 32_768;
 
 /// Sets one condition. Its transition time moves only if its status does.
 pub fn set(conditions: &mut Vec<Condition>, kind: &str, verdict: Verdict, generation: Option<i64>, now: Timestamp) {
@@ -50,8 +50,8 @@ pub fn set(conditions: &mut Vec<Condition>, kind: &str, verdict: Verdict, genera
 }
 
 fn shortened(mut message: String) -> String {
-    if message.len() > LONGEST {
-        let end = (0..=LONGEST - 4).rev().find(|end| message.is_char_boundary(*end)).unwrap_or_default();
+    if message.len() > MAX_MESSAGE_BYTES {
+        let end = (0..=MAX_MESSAGE_BYTES - 4).rev().find(|end| message.is_char_boundary(*end)).unwrap_or_default();
         message.truncate(end);
         message.push_str(" …");
     }

@@ -28,17 +28,17 @@ use crate::refusal::Refusals;
 /// How long a pod is left alone after its hook said no for the first time; twice as long after each further no.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(10);
 /// The longest time between two questions.
-const LONGEST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
+const MAX_PAUSE: SignedDuration = SignedDuration::from_mins(5);
 /// How long an approval holds when the deletion that it was for was refused: then the hook is asked again.
-const LONGEST_APPROVAL: SignedDuration = SignedDuration::from_secs(30);
+const MAX_APPROVAL_AGE: SignedDuration = SignedDuration::from_secs(30);
 /// The most questions that one plan asks.
-const SLICE: usize = 500;
+const MAX_QUESTIONS: usize = 500;
 /// The most arguments that a HookRun can have.
-const MOST_ARGUMENTS: usize = 64;
+const MAX_ARGUMENTS: usize = 64;
 /// The longest value of a label.
-const LONGEST_LABEL: usize = 63;
+const MAX_LABEL_LENGTH: usize = 63;
 /// The longest name of a run, leaving room for a number.
-const LONGEST_NAME: usize = 240;
+const MAX_NAME_LENGTH: usize = 240;
 
 /// The place of a hook in a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -341,7 +341,7 @@ impl<'a> Gates<'a> {
             return Answer::Asking;
         }
         if asked.is_approval(pod) {
-            let is_old = || ended(run).and_then(|ended| ended.checked_add(LONGEST_APPROVAL).ok()).is_none_or(|end| end <= self.facts.now);
+            let is_old = || ended(run).and_then(|ended| ended.checked_add(MAX_APPROVAL_AGE).ok()).is_none_or(|end| end <= self.facts.now);
             let is_retried = intent == Intent::Delete && self.facts.refusals.is_deletion_refused(&pod.uid);
             return if is_retried && is_old() { Answer::Again } else { Answer::Yes };
         }
@@ -452,7 +452,7 @@ impl<'a> Gates<'a> {
     /// Asks the hook. Says whether it could be asked.
     pub fn ask(&mut self, pod: &PodFacts, intent: Intent, changed: &[String]) -> bool {
         let Some(hook) = self.hook(intent) else { return false };
-        if self.questions.len() >= SLICE {
+        if self.questions.len() >= MAX_QUESTIONS {
             self.is_cut = true;
             return false;
         }
@@ -498,10 +498,10 @@ impl<'a> Gates<'a> {
         let template = template.ok_or_else(|| format!("HookTemplate {name} does not exist; create it, and it is asked"))?;
         let spec = hookrun::question(template, &hook.step.args, &given(pod, changed));
         let spec = spec.map_err(|problem| format!("HookTemplate {name}: {problem}"))?;
-        if spec.args.len() > MOST_ARGUMENTS {
+        if spec.args.len() > MAX_ARGUMENTS {
             let own = spec.args.len() - given(pod, changed).len();
             return Err(format!(
-                "HookTemplate {name}: with those that every hook about a pod gets, its {own} arguments are more than {MOST_ARGUMENTS}"
+                "HookTemplate {name}: with those that every hook about a pod gets, its {own} arguments are more than {MAX_ARGUMENTS}"
             ));
         }
         Ok(spec)
@@ -572,8 +572,8 @@ fn attempt(run: &Arc<HookRun>) -> u32 {
 
 /// When a pod whose hook said no is asked again.
 fn asked_again_at(asked: &Asked) -> Timestamp {
-    let doubled = FIRST_PAUSE.checked_mul(1 << asked.attempt.saturating_sub(1).min(10)).unwrap_or(LONGEST_PAUSE);
-    ended(asked.run).map_or(Timestamp::MIN, |ended| ended.checked_add(doubled.min(LONGEST_PAUSE)).unwrap_or(Timestamp::MAX))
+    let doubled = FIRST_PAUSE.checked_mul(1 << asked.attempt.saturating_sub(1).min(10)).unwrap_or(MAX_PAUSE);
+    ended(asked.run).map_or(Timestamp::MIN, |ended| ended.checked_add(doubled.min(MAX_PAUSE)).unwrap_or(Timestamp::MAX))
 }
 
 /// When a hook gave its answer.
@@ -608,7 +608,7 @@ fn labels(pod: &PodFacts, hook: &Hook, intent: Intent, attempt: u32) -> BTreeMap
 
 /// A text that fits into a label: itself, or a short one that stands for it.
 fn text(whole: &str) -> Cow<'_, str> {
-    if whole.len() <= LONGEST_LABEL { Cow::Borrowed(whole) } else { Cow::Owned(short(whole)) }
+    if whole.len() <= MAX_LABEL_LENGTH { Cow::Borrowed(whole) } else { Cow::Owned(short(whole)) }
 }
 
 fn short(whole: &str) -> String {
@@ -625,7 +625,12 @@ fn base(pod: &PodFacts, hook: &Hook) -> String {
 pub(crate) fn run_name(prefix: &str, whole: String) -> String {
     // Labels of pods that others made may be what no name can be.
     let is_fit = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-' || letter == '.';
-    if whole.len() <= LONGEST_NAME && whole.chars().all(is_fit) && !whole.contains("..") && !whole.contains(".-") && !whole.contains("-.") {
+    if whole.len() <= MAX_NAME_LENGTH
+        && whole.chars().all(is_fit)
+        && !whole.contains("..")
+        && !whole.contains(".-")
+        && !whole.contains("-.")
+    {
         return whole;
     }
     format!("{prefix}-{}", short(&whole))
@@ -657,7 +662,7 @@ mod tests {
         assert_eq!(run_name("canary", fits.to_owned()), fits);
         let long = format!("{}-2-{}", "g".repeat(200), "h".repeat(200));
         let name = run_name("canary", long.clone());
-        assert!(name.starts_with("canary-") && name.len() <= LONGEST_LABEL, "{name}");
+        assert!(name.starts_with("canary-") && name.len() <= MAX_LABEL_LENGTH, "{name}");
         assert_eq!(name, run_name("canary", long.clone()), "the same run every time");
         assert_ne!(name, run_name("canary", format!("{long}x")));
         assert!(run_name("predelete", "Some.-thing".to_owned()).starts_with("predelete-"));

@@ -26,7 +26,7 @@ pub struct Plan<S> {
     /// Look again then, even if nothing changes.
     pub wake: Option<Timestamp>,
     /// The status is likely to change at once: for so long it need not be written.
-    pub patience: Option<SignedDuration>,
+    pub status_delay: Option<SignedDuration>,
     /// What was refused before and is still worth remembering.
     pub refusals: Refusals,
 }
@@ -34,7 +34,15 @@ pub struct Plan<S> {
 impl<S> Plan<S> {
     /// Nothing to do; this is how things are.
     pub fn only(status: S) -> Self {
-        Self { steps: Vec::new(), status, notes: Vec::new(), holds: Vec::new(), wake: None, patience: None, refusals: Refusals::default() }
+        Self {
+            steps: Vec::new(),
+            status,
+            notes: Vec::new(),
+            holds: Vec::new(),
+            wake: None,
+            status_delay: None,
+            refusals: Refusals::default(),
+        }
     }
 
     /// All actions, in order.

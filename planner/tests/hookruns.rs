@@ -120,7 +120,7 @@ fn numbers_that_grow_are_told_every_ten_seconds() {
     let (mut results, mut told) = (Vec::new(), Vec::new());
     while hook.elapsed() < 35 {
         let plan = decide(&hook.observe(&results), hook.now);
-        if plan.patience.is_none() && hook.run.status.as_ref() != Some(&plan.status) {
+        if plan.status_delay.is_none() && hook.run.status.as_ref() != Some(&plan.status) {
             told.push(plan.status.metric_results[0].failed);
             hook.run.status = Some(plan.status.clone());
         }

@@ -56,10 +56,10 @@ fn read(bytes: &[u8], path: Option<&str>) -> Result<Value, NoAnswer> {
 }
 
 /// The most that a hook may take, whatever it asks for.
-const LONGEST: u32 = planner::hookrun::LONGEST_TIMEOUT;
+const MAX_SECONDS: u32 = planner::hookrun::MAX_TIMEOUT_SECONDS;
 
 /// Seconds of a spec, or what stands for them.
 pub(crate) fn timeout(seconds: Option<i32>, default: u32) -> Duration {
     let seconds = seconds.and_then(|seconds| u32::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
-    Duration::from_secs(u64::from(seconds.unwrap_or(default).min(LONGEST)))
+    Duration::from_secs(u64::from(seconds.unwrap_or(default).min(MAX_SECONDS)))
 }

@@ -7,7 +7,7 @@ use api::names::{
     INDEX_ON_ANNOTATION, INDEX_RANGE_ANNOTATION, PAUSED_FOR_ANNOTATION, RUN_ATTEMPT_LABEL, RUN_INSTANCE_LABEL, RUN_POD_UID_LABEL,
     RUN_REVISION_LABEL, RUN_STEP_LABEL, RUN_TARGET_LABEL, RUN_TEMPLATE_LABEL, RUN_TYPE_LABEL, condition,
 };
-use api::template::{LONGEST as LONGEST_TEMPLATE, MOST_VALUES as MOST_TEMPLATE_VALUES, values};
+use api::template::{MAX_BYTES as MAX_TEMPLATE_BYTES, MOST_VALUES as MOST_TEMPLATE_VALUES, values};
 use api::tkex::{
     GameDeployment, GameDeploymentSpec, GameDeploymentStatus, HookRun, HookRunSpec, HookRunStatus, HookTemplate, HookTemplateSpec,
     HookTemplateStatus,
@@ -37,7 +37,7 @@ pub trait OurKind: Resource + Clone + Send + Sync + 'static {
     /// Whether its objects are found by their owner, if they have one.
     const OWNED: bool = false;
     /// The longest spec, its pod template apart, in bytes of JSON.
-    const LONGEST: usize;
+    const MAX_SPEC_BYTES: usize;
     /// The most values of a spec, its pod template apart.
     const MOST_VALUES: usize;
     /// What stands for a spec that is too large.
@@ -55,7 +55,7 @@ impl OurKind for GameDeployment {
     type Status = GameDeploymentStatus;
     const KIND: &'static str = "GameDeployment";
     const PATH: &'static str = "/apis/tkex.tencent.com/v1alpha1/gamedeployments";
-    const LONGEST: usize = 512 * 1024;
+    const MAX_SPEC_BYTES: usize = 512 * 1024;
     const MOST_VALUES: usize = 20_000;
     const NOTHING: &'static str = r#"{"selector":{},"template":null}"#;
 
@@ -83,7 +83,7 @@ impl OurKind for HookRun {
     const KIND: &'static str = "HookRun";
     const PATH: &'static str = "/apis/tkex.tencent.com/v1alpha1/hookruns";
     const OWNED: bool = true;
-    const LONGEST: usize = 256 * 1024;
+    const MAX_SPEC_BYTES: usize = 256 * 1024;
     const MOST_VALUES: usize = 8_192;
     const NOTHING: &'static str = r#"{"metrics":[]}"#;
 
@@ -109,7 +109,7 @@ impl OurKind for HookTemplate {
     type Status = HookTemplateStatus;
     const KIND: &'static str = "HookTemplate";
     const PATH: &'static str = "/apis/tkex.tencent.com/v1alpha1/hooktemplates";
-    const LONGEST: usize = 256 * 1024;
+    const MAX_SPEC_BYTES: usize = 256 * 1024;
     const MOST_VALUES: usize = 8_192;
     const NOTHING: &'static str = r#"{"metrics":[]}"#;
 
@@ -265,7 +265,7 @@ impl<'a> SpecText<'a> {
 
     /// What it needs in memory: a template is kept as text, unless it is too large.
     fn size(&self) -> usize {
-        let is_kept = self.template.len() <= LONGEST_TEMPLATE && values(self.template) <= MOST_TEMPLATE_VALUES;
+        let is_kept = self.template.len() <= MAX_TEMPLATE_BYTES && values(self.template) <= MOST_TEMPLATE_VALUES;
         weight(self.text).saturating_sub(weight(self.template)).saturating_add(if is_kept { self.template.len() } else { 0 })
     }
 
@@ -274,8 +274,8 @@ impl<'a> SpecText<'a> {
         let bytes = self.text.len().saturating_sub(self.template.len());
         let values = values(self.text).saturating_sub(values(self.template));
         let apart = if self.template.is_empty() { "" } else { ", its template apart," };
-        if bytes > K::LONGEST {
-            return Some(format!("spec{apart} has {bytes} bytes of JSON, at most {} are allowed", K::LONGEST));
+        if bytes > K::MAX_SPEC_BYTES {
+            return Some(format!("spec{apart} has {bytes} bytes of JSON, at most {} are allowed", K::MAX_SPEC_BYTES));
         }
         (values > K::MOST_VALUES).then(|| format!("spec{apart} has {values} values, at most {} are allowed", K::MOST_VALUES))
     }

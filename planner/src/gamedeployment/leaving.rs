@@ -14,7 +14,7 @@ use crate::pod::PodFacts;
 use crate::refusal::{Held, Wanted};
 
 /// The most pods that one plan deletes.
-const SLICE: usize = 500;
+const MAX_DELETIONS: usize = 500;
 
 /// Pods are left to the garbage collector, unless they are protected: then each leaves when its hook agrees, and the object stays until the last one has gone.
 pub(super) fn decide(seen: &Observed, situation: &Situation) -> Plan<GameDeploymentStatus> {
@@ -37,7 +37,7 @@ pub(super) fn decide(seen: &Observed, situation: &Situation) -> Plan<GameDeploym
     let staying: Vec<&Arc<PodFacts>> = situation.ours.iter().filter(|pod| pod.controller.is_some() && pod.is_active()).collect();
     let (mut deletions, mut held) = (Vec::new(), Vec::new());
     for pod in &staying {
-        if deletions.len() >= SLICE {
+        if deletions.len() >= MAX_DELETIONS {
             gates.cut();
             break;
         }

@@ -17,7 +17,7 @@ use crate::pod::PodFacts;
 use crate::refusal::{Held, Wanted};
 
 /// The most pods that one plan deletes, and the most that it creates: the next plan is made from fresh facts, so that a pause or a rollback takes effect soon.
-const SLICE: usize = 500;
+const MAX_MOVES: usize = 500;
 
 #[derive(Debug, Default)]
 pub(super) struct Moves<'s> {
@@ -117,7 +117,7 @@ impl<'s> Moves<'s> {
                 new.successor = true;
             }
         });
-        let ended = situation.ended.iter().take(SLICE).map(|pod| delete_ended(pod)).collect();
+        let ended = situation.ended.iter().take(MAX_MOVES).map(|pod| delete_ended(pod)).collect();
         remaining.upkeep();
         let holds = remaining.holds(waiting);
         let Remaining { deletions, changes, mut gates, held, missing: missing_revisions, .. } = remaining;
@@ -352,7 +352,7 @@ impl<'s, 'a> Remaining<'s, 'a> {
                 if surplus == 0 || terms(self) != before {
                     continue 'order;
                 }
-                if self.deletions.len() >= SLICE || asks >= SLICE {
+                if self.deletions.len() >= MAX_MOVES || asks >= MAX_MOVES {
                     self.gates.cut();
                     break 'order;
                 }
@@ -450,7 +450,7 @@ impl<'s, 'a> Remaining<'s, 'a> {
     fn replace_each(&mut self, named: bool, whose: Turn) {
         let mut index = 0;
         while let Some(pod) = self.pods.get(index) {
-            if self.deletions.len() + self.changed.len() >= SLICE {
+            if self.deletions.len() + self.changed.len() >= MAX_MOVES {
                 self.gates.cut();
                 return;
             }
@@ -592,7 +592,7 @@ impl<'s, 'a> Remaining<'s, 'a> {
         for (target, count) in [(&situation.current, from_current), (&situation.update, missing - from_current)] {
             let admitted = situation.refusals.creations(&target.name, situation.now);
             self.missing.extend((count > 0 && admitted.is_some()).then_some(target.name.as_str()));
-            let count = count.min(SLICE - creations.len()).min(admitted.unwrap_or(usize::MAX));
+            let count = count.min(MAX_MOVES - creations.len()).min(admitted.unwrap_or(usize::MAX));
             creations.append(&mut self.pods_of(target, count, &mut taken));
         }
         self.number(creations)

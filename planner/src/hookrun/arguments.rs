@@ -19,7 +19,7 @@ pub enum Place {
 }
 
 /// The longest text that can be made.
-const LONGEST: usize = 64 * 1024;
+const MAX_FILLED_BYTES: usize = 64 * 1024;
 
 /// Fills a text in. The problem names what is missing.
 pub fn fill(text: &str, arguments: &BTreeMap<String, String>, place: Place) -> Result<String, Problem> {
@@ -36,8 +36,8 @@ pub fn fill(text: &str, arguments: &BTreeMap<String, String>, place: Place) -> R
                     Place::Query => escape(value, &mut filled),
                     Place::Plain => filled.push_str(value),
                 }
-                if filled.len() > LONGEST {
-                    return Err(Problem(format!("with its arguments it is longer than {LONGEST} bytes")));
+                if filled.len() > MAX_FILLED_BYTES {
+                    return Err(Problem(format!("with its arguments it is longer than {MAX_FILLED_BYTES} bytes")));
                 }
             }
         }

@@ -85,11 +85,11 @@ pub fn clamped(metrics: &[Metric]) -> Vec<String> {
             ("prometheus", provider.prometheus.as_ref().and_then(|prometheus| prometheus.timeout_seconds)),
             ("exec", provider.exec.as_ref().and_then(|exec| exec.timeout_seconds)),
         ];
-        let is_long = |seconds: &i32| u32::try_from(*seconds).is_ok_and(|seconds| seconds > super::LONGEST_TIMEOUT);
+        let is_long = |seconds: &i32| u32::try_from(*seconds).is_ok_and(|seconds| seconds > super::MAX_TIMEOUT_SECONDS);
         for (name, _) in timeouts.iter().filter(|(_, seconds)| seconds.as_ref().is_some_and(is_long)) {
             all.push(format!(
                 "spec.metrics[{index}].provider.{name}.timeoutSeconds counts as {}, the most there is",
-                super::LONGEST_TIMEOUT
+                super::MAX_TIMEOUT_SECONDS
             ));
         }
     }

@@ -13,7 +13,7 @@ use super::Problem;
 use super::guard::guard;
 use super::pattern::{self, Patterns};
 
-pub use super::guard::LONGEST;
+pub use super::guard::MAX_CONDITION_BYTES;
 
 /// The largest result that is judged: bytes of text, and values in lists and objects.
 const LARGEST: usize = 16 * 1024;
@@ -36,7 +36,7 @@ const MOST_CHECKED: usize = 1024;
 impl Expression {
     /// Whether a condition can be read.
     pub fn check(text: &str) -> Result<(), Problem> {
-        if text.len() > LONGEST {
+        if text.len() > MAX_CONDITION_BYTES {
             return Self::parse(text).map(drop);
         }
         let checked = || CHECKED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,7 @@
 use super::Problem;
 
 /// The longest condition, in bytes.
-pub const LONGEST: usize = 1024;
+pub const MAX_CONDITION_BYTES: usize = 1024;
 /// The most words, numbers, strings and signs.
 const MOST_TOKENS: usize = 256;
 /// The deepest nesting of `(`, of `[` and of `{`.
@@ -48,8 +48,8 @@ pub(super) fn guard(text: &str) -> Result<(Vec<Word>, Vec<u64>), Problem> {
     if text.trim().is_empty() {
         return Err(Problem("is empty".to_owned()));
     }
-    if text.len() > LONGEST {
-        return Err(Problem(format!("is longer than {LONGEST} bytes")));
+    if text.len() > MAX_CONDITION_BYTES {
+        return Err(Problem(format!("is longer than {MAX_CONDITION_BYTES} bytes")));
     }
     let tokens = tokens(text)?;
     if tokens.len() > MOST_TOKENS {

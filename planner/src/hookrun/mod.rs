@@ -30,18 +30,18 @@ pub use crate::jsonpath::Problem;
 pub use assess::word;
 
 /// No measurement takes longer than so many seconds, whatever its `timeoutSeconds` says.
-pub const LONGEST_TIMEOUT: u32 = 60;
+pub const MAX_TIMEOUT_SECONDS: u32 = 60;
 /// A measurement that ended in an error is repeated after this time if there is no interval.
-const RETRY: SignedDuration = SignedDuration::from_secs(10);
+const RETRY_AFTER: SignedDuration = SignedDuration::from_secs(10);
 /// How long a run that has just begun is left without a status.
-const PATIENCE: SignedDuration = SignedDuration::from_millis(200);
+const STATUS_DELAY: SignedDuration = SignedDuration::from_millis(200);
 /// How often growing numbers are told.
 const TELL_EVERY: SignedDuration = SignedDuration::from_secs(10);
 /// Measurements that a status keeps of each metric, and of all of them: an object has a largest size.
 const KEPT: usize = 10;
 const KEPT_IN_ALL: usize = 160;
 /// What a status keeps of a value or a message, in bytes.
-pub const LONGEST: usize = 1024;
+pub const MAX_TEXT_BYTES: usize = 1024;
 
 /// Everything a decision is made from.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -164,17 +164,17 @@ pub fn decide(seen: &Observed, now: Timestamp) -> Plan<HookRunStatus> {
         }
     }
     let notes = notes::of(run.status.as_ref(), &status);
-    let patience = match &run.status {
+    let status_delay = match &run.status {
         // Most answers come so soon that one status tells everything.
-        None => (!due.is_empty()).then_some(PATIENCE),
-        Some(told) => patience(told, &status, now),
+        None => (!due.is_empty()).then_some(STATUS_DELAY),
+        Some(told) => status_delay(told, &status, now),
     };
     let steps = if due.is_empty() { Vec::new() } else { vec![due] };
-    Plan { steps, notes, wake, patience, ..Plan::only(status) }
+    Plan { steps, notes, wake, status_delay, ..Plan::only(status) }
 }
 
 /// How long numbers that grow and change nothing can wait: a hook that is asked every second for an hour is not written every second.
-fn patience(told: &HookRunStatus, status: &HookRunStatus, now: Timestamp) -> Option<SignedDuration> {
+fn status_delay(told: &HookRunStatus, status: &HookRunStatus, now: Timestamp) -> Option<SignedDuration> {
     let verdicts =
         |status: &HookRunStatus| status.metric_results.iter().map(|result| (result.name.clone(), result.phase)).collect::<Vec<_>>();
     let last = told.metric_results.iter().filter_map(last_end).max()?;
@@ -224,7 +224,7 @@ fn due_at(metric: &Metric, result: Option<&MetricResult>, base: Timestamp) -> Ti
     let read = |text: Option<&String>| text.filter(|text| !text.is_empty()).and_then(|text| duration::parse(text).ok());
     let (from, wait) = match result.and_then(last_end) {
         None => (base, read(metric.initial_delay.as_ref()).unwrap_or_default()),
-        Some(end) => (end, read(metric.interval.as_ref()).unwrap_or(RETRY)),
+        Some(end) => (end, read(metric.interval.as_ref()).unwrap_or(RETRY_AFTER)),
     };
     from.checked_add(wait).unwrap_or(Timestamp::MAX)
 }
@@ -298,10 +298,10 @@ fn empty(metric: &str, phase: Phase) -> MetricResult {
 pub fn shortened(text: &str) -> String {
     // What a terminal would obey is left out.
     let is_plain = |letter: char| !letter.is_control() || letter == '\n' || letter == '\t';
-    let text: String = text.chars().take(LONGEST * 4).map(|letter| if is_plain(letter) { letter } else { ' ' }).collect();
-    if text.len() <= LONGEST {
+    let text: String = text.chars().take(MAX_TEXT_BYTES * 4).map(|letter| if is_plain(letter) { letter } else { ' ' }).collect();
+    if text.len() <= MAX_TEXT_BYTES {
         return text;
     }
-    let end = (0..=LONGEST - 4).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+    let end = (0..=MAX_TEXT_BYTES - 4).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
     format!("{}…", text.get(..end).unwrap_or_default())
 }

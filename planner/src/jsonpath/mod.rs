@@ -9,7 +9,7 @@ mod walk;
 use serde_json::Value;
 
 /// The longest template.
-pub const LONGEST: usize = 1024;
+pub const MAX_TEMPLATE_BYTES: usize = 1024;
 
 /// A template that can be applied.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,8 +85,8 @@ enum Comparison {
 impl JsonPath {
     /// Reads a template.
     pub fn parse(template: &str) -> Result<Self, Problem> {
-        if template.len() > LONGEST {
-            return Err(Problem(format!("longer than {LONGEST} bytes")));
+        if template.len() > MAX_TEMPLATE_BYTES {
+            return Err(Problem(format!("longer than {MAX_TEMPLATE_BYTES} bytes")));
         }
         let nodes = parse::template(template)?;
         if !nodes.iter().any(|node| matches!(node, Node::List(_))) {
