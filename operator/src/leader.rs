@@ -266,3 +266,130 @@ impl Election {
 fn now() -> String {
     format!("{:.6}", Timestamp::now())
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::extract::State;
+    use http::{Method, StatusCode};
+
+    use super::*;
+
+    /// A lease as the API server keeps it, and whether the server answers at all.
+    #[derive(Clone, Default)]
+    struct Stored(Arc<Mutex<(Option<Value>, u64, bool)>>);
+
+    impl Stored {
+        fn spec(&self) -> Value {
+            self.0.lock().unwrap().0.as_ref().unwrap()["spec"].clone()
+        }
+
+        fn fail(&self, fails: bool) {
+            self.0.lock().unwrap().2 = fails;
+        }
+
+        /// Another process writes the lease.
+        fn write(&self, spec: Value) {
+            let mut stored = self.0.lock().unwrap();
+            stored.1 += 1;
+            let metadata = json!({ "name": "lease", "uid": "u", "resourceVersion": stored.1.to_string() });
+            stored.0 = Some(json!({ "metadata": metadata, "spec": spec }));
+        }
+    }
+
+    async fn answer(State(stored): State<Stored>, request: axum::extract::Request) -> (StatusCode, String) {
+        let method = request.method().clone();
+        let body = axum::body::to_bytes(request.into_body(), usize::MAX).await.unwrap();
+        let (lease, version, fails) = stored.0.lock().unwrap().clone();
+        let refused = |code: StatusCode, reason: &str| (code, json!({ "reason": reason, "message": "no" }).to_string());
+        if fails {
+            return refused(StatusCode::INTERNAL_SERVER_ERROR, "InternalError");
+        }
+        if method == Method::GET {
+            return lease.map_or_else(|| refused(StatusCode::NOT_FOUND, "NotFound"), |lease| (StatusCode::OK, lease.to_string()));
+        }
+        let written: Value = serde_json::from_slice(&body).unwrap();
+        if method == Method::PUT && written["metadata"]["resourceVersion"] != version.to_string() {
+            return refused(StatusCode::CONFLICT, "Conflict");
+        }
+        stored.write(written["spec"].clone());
+        let lease = stored.0.lock().unwrap().0.clone().unwrap();
+        (StatusCode::OK, lease.to_string())
+    }
+
+    const TIMES: Times = Times { lease: Duration::from_secs(15), renew: Duration::from_secs(10), retry: Duration::from_secs(2) };
+
+    fn election(stored: &Stored, identity: &str) -> Election {
+        let router = Router::new().fallback(answer).with_state(stored.clone());
+        let server = Server::new(kube::Client::new(router, "play"), Arc::default());
+        let [namespace, name, identity] = ["play", "lease", identity].map(str::to_owned);
+        Election::new(&server, Candidate { namespace, name, identity, times: TIMES })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_leader_is_replaced_after_the_duration_of_its_lease_on_our_own_clock() {
+        let stored = Stored::default();
+        // Its clock is years behind, which says nothing.
+        stored.write(
+            json!({ "holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2001-01-01T00:00:00.000000Z", "leaseTransitions": 3 }),
+        );
+        let mut election = election(&stored, "b");
+        assert!(!election.attempt().await.unwrap());
+        tokio::time::advance(Duration::from_secs(14)).await;
+        assert!(!election.attempt().await.unwrap() && !election.leadership().may_write());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(election.attempt().await.unwrap() && election.leadership().may_write());
+        let spec = stored.spec();
+        assert_eq!((&spec["holderIdentity"], &spec["leaseTransitions"]), (&json!("b"), &json!(4)));
+        assert!(election.attempt().await.unwrap());
+        assert_eq!(stored.spec()["acquireTime"], spec["acquireTime"], "renewing is not acquiring");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_cannot_renew_stops_writing_before_another_may_start() {
+        let stored = Stored::default();
+        let (mut leader, mut other) = (election(&stored, "a"), election(&stored, "b"));
+        leader.won().await;
+        let started = Instant::now();
+        assert!(!other.attempt().await.unwrap());
+        stored.fail(true);
+        leader.lost().await;
+        assert!(started.elapsed() >= TIMES.renew && started.elapsed() < TIMES.lease, "{:?}", started.elapsed());
+        assert!(!leader.leadership().may_write());
+        stored.fail(false);
+        assert!(!other.attempt().await.unwrap(), "the lease has not expired");
+        other.won().await;
+        assert!(started.elapsed() >= TIMES.lease && other.leadership().may_write());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_whose_lease_is_taken_stops_and_a_conflict_alone_ends_nothing() {
+        let stored = Stored::default();
+        let mut leader = election(&stored, "a");
+        leader.won().await;
+        let leadership = leader.leadership();
+        // Another tool writes the lease and leaves the holder as it is.
+        let mut spec = stored.spec();
+        spec["renewTime"] = json!("2026-11-15T10:00:00.000000Z");
+        stored.write(spec.clone());
+        assert!(leader.attempt().await.unwrap() && leadership.may_write());
+        spec["holderIdentity"] = json!("b");
+        stored.write(spec);
+        let started = Instant::now();
+        leader.lost().await;
+        assert!(started.elapsed() <= TIMES.retry + Duration::from_secs(1) && !leadership.may_write());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_was_given_up_is_taken_at_once() {
+        let stored = Stored::default();
+        let (mut leader, mut other) = (election(&stored, "a"), election(&stored, "b"));
+        leader.won().await;
+        leader.release().await;
+        assert!(!leader.leadership().may_write());
+        assert_eq!(stored.spec()["holderIdentity"], "");
+        assert!(other.attempt().await.unwrap());
+        leader.release().await;
+        assert_eq!(stored.spec()["holderIdentity"], "b", "what is another's is not given up");
+    }
+}
