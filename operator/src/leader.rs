@@ -289,7 +289,7 @@ mod tests {
         }
 
         /// Another process writes the lease.
-        fn write(&self, spec: Value) {
+        fn write(&self, spec: &Value) {
             let mut stored = self.0.lock().unwrap();
             stored.1 += 1;
             let metadata = json!({ "name": "lease", "uid": "u", "resourceVersion": stored.1.to_string() });
@@ -309,10 +309,10 @@ mod tests {
             return lease.map_or_else(|| refused(StatusCode::NOT_FOUND, "NotFound"), |lease| (StatusCode::OK, lease.to_string()));
         }
         let written: Value = serde_json::from_slice(&body).unwrap();
-        if method == Method::PUT && written["metadata"]["resourceVersion"] != version.to_string() {
+        if method == Method::PUT && written["metadata"]["resourceVersion"].as_str() != Some(&version.to_string()) {
             return refused(StatusCode::CONFLICT, "Conflict");
         }
-        stored.write(written["spec"].clone());
+        stored.write(&written["spec"]);
         let lease = stored.0.lock().unwrap().0.clone().unwrap();
         (StatusCode::OK, lease.to_string())
     }
@@ -371,10 +371,10 @@ mod tests {
         // Another tool writes the lease and leaves the holder as it is.
         let mut spec = stored.spec();
         spec["renewTime"] = json!("2026-11-15T10:00:00.000000Z");
-        stored.write(spec.clone());
+        stored.write(&spec);
         assert!(leader.attempt().await.unwrap() && leadership.may_write());
         spec["holderIdentity"] = json!("b");
-        stored.write(spec);
+        stored.write(&spec);
         let started = Instant::now();
         leader.lost().await;
         assert!(started.elapsed() <= TIMES.retry + Duration::from_secs(1) && !leadership.may_write());
