@@ -331,7 +331,7 @@ mod tests {
         let stored = Stored::default();
         // Its clock is years behind, which says nothing.
         stored.write(
-            json!({ "holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2001-01-01T00:00:00.000000Z", "leaseTransitions": 3 }),
+            &json!({ "holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2001-01-01T00:00:00.000000Z", "leaseTransitions": 3 }),
         );
         let mut election = election(&stored, "b");
         assert!(!election.attempt().await.unwrap());
