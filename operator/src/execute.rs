@@ -1,4 +1,4 @@
-//! Executes plans. The only place that writes pods and revisions.
+//! Executes plans. The only place that writes pods and revisions with the operator's own rights.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
