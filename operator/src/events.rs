@@ -34,9 +34,9 @@ pub struct Note {
     pub about: Owner,
     /// The reporting controller.
     pub reporter: &'static str,
-    /// Whether something went wrong.
+    /// Whether its type is Warning.
     pub warning: bool,
-    /// One word.
+    /// Its reason, one word in CamelCase.
     pub reason: String,
     /// A sentence.
     pub message: String,

@@ -95,7 +95,7 @@ pub struct Taken {
 /// A refused write, for the status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// One word.
+    /// The reason, one word in CamelCase.
     pub reason: &'static str,
     /// A sentence that quotes the API server's error.
     pub message: String,
@@ -109,7 +109,7 @@ enum Effect {
     Seen(u64),
     /// The object is gone.
     Gone,
-    /// Another object with a different controller has the name.
+    /// An object that this owner does not control has the name.
     NameTaken,
     /// The object that was observed is gone, and another may have its name.
     Replaced,
@@ -398,7 +398,7 @@ fn gone(result: Result<Written, CallError>) -> Result<Effect, CallError> {
 
 fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect) {
     let key = |name: &str| Key { namespace: owner.namespace.clone(), name: name.to_owned() };
-    // A dry run ended: the next plan has the write that waited for it.
+    // A dry run succeeded: the next plan can do the write that waited for it.
     report.unfinished |= matches!(action, Action::Probe(_));
     let Some(Subject { resource, name, uid }) = request::subject(owner, action) else { return };
     let expected = report.writes.of(resource);

@@ -24,7 +24,7 @@ const LARGEST_PAGE: usize = 8 * 1024 * 1024;
 const WATCH_SECONDS: u64 = 290;
 /// The server sends a bookmark about once a minute: a stream that is silent for longer counts as broken.
 const SILENCE: Duration = Duration::from_secs(100);
-/// Timeout until the response to a watch or a list starts; an API server's own limit for a list is 60 s.
+/// Timeouts until the response to a watch, and to a list, starts. By default an API server itself limits a list to 60 s.
 const WATCH_DEADLINE: Duration = Duration::from_secs(15);
 const LIST_DEADLINE: Duration = Duration::from_secs(60);
 /// A watch that ends sooner counts as failed.

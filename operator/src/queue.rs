@@ -98,7 +98,7 @@ impl Queue {
         self.add_at(key, Instant::now());
     }
 
-    /// Reconciles the object at that time at the latest.
+    /// Queues the object for that time, unless it is due earlier.
     pub fn add_at(&self, key: Key, at: Instant) {
         let mut state = self.state();
         state.wait(key, at);

@@ -1,4 +1,5 @@
-//! Access to the API server that impersonates a ServiceAccount of the run's namespace, so that hooks never use the operator's rights.
+//! Access to the API server that impersonates a ServiceAccount of the run's namespace: `kubernetes` and `exec` act with its rights,
+//! not with the operator's.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;

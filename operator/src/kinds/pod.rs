@@ -233,7 +233,7 @@ struct Whole<'a> {
 
 /// Longer specs are not kept.
 const LONGEST_SPEC: usize = 32 * 1024;
-/// Conditions of a pod whose requests or limits are not what they should be.
+/// Conditions of a pod whose resize is pending or in progress.
 const RESIZING: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
 /// The last applied object, which kubectl stores: long, and not needed here.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
