@@ -23,7 +23,7 @@ use crate::store::Key;
 
 /// After this time the rest of a plan is left for the next pass.
 const PLAN_TIMEOUT: Duration = Duration::from_secs(1);
-/// A plan ends after this many consecutive writes that failed because of the API server itself.
+/// A plan ends after this many writes without a success in between that failed because of the API server itself.
 const MAX_FAILURES_IN_A_ROW: u32 = 3;
 /// With how many concurrent writes a workload starts.
 const FIRST_WIDTH: usize = 4;
@@ -131,7 +131,7 @@ struct Run<'a> {
     report: Mutex<Report>,
     /// Actions that are dropped because one that they depend on failed.
     fallout: Mutex<Fallout>,
-    /// Consecutive writes that failed because of the API server itself.
+    /// Writes since the last success that failed because of the API server itself.
     trouble: AtomicU32,
     width: AtomicUsize,
     stopped: AtomicBool,
