@@ -1,12 +1,12 @@
-//! How much of the operator's memory the objects of one namespace may need, so that no tenant can take what others need.
+//! Limits the operator's memory for the objects of each namespace, so that no tenant can take what others need.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a value in memory needs at most besides its text: an entry of a map, a string, a field of a structure.
+/// The bytes that a value needs at most besides its text, as a map entry, a string or a field.
 const PER_VALUE: usize = 32;
 
-/// Bytes of memory, by namespace.
+/// The used bytes of each namespace, and their limit.
 #[derive(Debug)]
 pub struct Allowance {
     most: usize,
@@ -20,7 +20,7 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// So many bytes for each namespace.
+    /// Allows each namespace this many bytes.
     #[must_use]
     pub fn of(most: usize) -> Self {
         Self { most, used: Mutex::default() }
@@ -44,7 +44,7 @@ impl Allowance {
         is_room
     }
 
-    /// Gives bytes back.
+    /// Returns bytes.
     pub(crate) fn give(&self, namespace: &str, bytes: usize) {
         let mut used = self.used();
         if let Some(before) = used.get_mut(namespace) {
@@ -60,12 +60,12 @@ impl Allowance {
         self.used().get(namespace).copied().unwrap_or_default().saturating_add(bytes) <= self.most
     }
 
-    /// Whether so many bytes are more than any namespace may have.
+    /// Whether this is more than the limit of a namespace.
     pub(crate) fn is_exceeded_by(&self, bytes: usize) -> bool {
         bytes > self.most
     }
 
-    /// What to tell people whose object is not kept.
+    /// The message for an object that is cut.
     pub(crate) fn words(&self, namespace: &str) -> String {
         let most = self.most / 1024 / 1024;
         format!(
@@ -74,12 +74,12 @@ impl Allowance {
     }
 }
 
-/// What JSON needs at most when it is read.
+/// The bytes that JSON needs at most when it is decoded.
 pub(crate) fn weight(json: &str) -> usize {
     api::template::values(json).saturating_mul(PER_VALUE).saturating_add(json.len())
 }
 
-/// What texts by their keys need.
+/// The bytes that a map of strings needs.
 pub(crate) fn weight_of<'a>(texts: impl IntoIterator<Item = (&'a String, &'a String)>) -> usize {
     texts.into_iter().map(|(key, value)| key.len() + value.len() + PER_VALUE).sum()
 }

@@ -1,4 +1,4 @@
-//! How long to wait after failures in a row: twice as long after each, and not the same for everybody.
+//! Exponential backoff with jitter.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// How long to wait after so many failures before this one.
+    /// The delay after a failure that follows `failures` consecutive ones.
     pub(crate) fn after(self, failures: u32) -> Duration {
         let wait = self.least.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX)).min(self.most);
         wait.mul_f64(rand::rng().random_range(0.8..1.2))

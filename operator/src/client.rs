@@ -1,4 +1,4 @@
-//! Talking to the API server: every call has a deadline, is counted, and stops when the server says that it has enough.
+//! Calls to the API server: each has a timeout, is counted, and waits as long as the server asks for (Retry-After).
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -14,13 +14,13 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 
-/// Writers' name in managedFields.
+/// The field manager of writes.
 const FIELD_MANAGER: &str = "gameplane";
-/// A reply needs to carry no more than this of what was written.
+/// Accepts replies to writes that have only the object's metadata.
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
-/// No unary call takes longer.
+/// Timeout of calls other than lists and watches.
 const DEADLINE: Duration = Duration::from_secs(15);
-/// No dry run takes longer: nobody waits for what it tells.
+/// Timeout of dry runs.
 const DRY_DEADLINE: Duration = Duration::from_secs(3);
 
 /// The API server.
@@ -30,7 +30,7 @@ pub struct Server {
     metrics: Arc<Metrics>,
     pause_until: Arc<Mutex<Option<Instant>>>,
     deadline: Duration,
-    /// Nothing is written.
+    /// Whether writes are dry runs.
     is_dry: bool,
 }
 
@@ -40,27 +40,27 @@ impl std::fmt::Debug for Server {
     }
 }
 
-/// The server did not do what was asked.
+/// A call failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct CallError {
     /// The HTTP status; 0 if there was no answer.
     pub code: u16,
-    /// The server's one word, for example AlreadyExists.
+    /// The reason of the server's status, for example AlreadyExists.
     pub reason: String,
-    /// The server's words.
+    /// The error message.
     pub message: String,
-    /// The server wants to be left alone for a while: it said for how long.
+    /// The server is overloaded: it answered 429 and said for how long to wait.
     pub overloaded: bool,
 }
 
 impl CallError {
-    /// Nothing that can be read was answered.
+    /// There was no answer, or none that can be read.
     pub fn no_answer(message: impl Into<String>) -> Self {
         Self { code: 0, reason: "NoAnswer".to_owned(), message: message.into(), overloaded: false }
     }
 
-    /// One word for what went wrong.
+    /// The reason, or the HTTP status if there is none.
     #[must_use]
     pub fn kind(&self) -> String {
         if self.reason.is_empty() { self.code.to_string() } else { self.reason.clone() }
@@ -78,43 +78,43 @@ impl CallError {
         self.code == 409 && self.reason == "AlreadyExists"
     }
 
-    /// The object is another one than it was decided on.
+    /// A conflict: the object has changed since it was observed, or is another one.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         self.code == 409 && self.reason != "AlreadyExists"
     }
 
-    /// The object that was named by its uid is another one. The API server calls that an invalid change of the uid, or a failed precondition.
+    /// The object has another uid than the request. The API server reports that as an invalid change of the uid, or as a failed precondition.
     #[must_use]
     pub fn is_other_uid(&self) -> bool {
         self.code == 422 && self.message.contains("metadata.uid") || self.code == 409 && self.message.contains("UID in precondition")
     }
 
-    /// The object is not the version that was named.
+    /// The object has another resourceVersion than the precondition of the deletion.
     #[must_use]
     pub fn is_other_version(&self) -> bool {
         self.code == 409 && self.message.contains("ResourceVersion in precondition")
     }
 
-    /// A webhook cannot be asked without consequences.
+    /// A webhook does not support dry runs.
     #[must_use]
     pub fn is_no_dry_run(&self) -> bool {
         self.code == 400 && self.message.contains("does not support dry run")
     }
 
-    /// Nobody can say whether it was done.
+    /// It is unknown whether the request was executed.
     #[must_use]
     pub fn is_without_answer(&self) -> bool {
         self.code == 0 || self.code == 504
     }
 
-    /// It is the server that has trouble, whatever it was asked.
+    /// The API server itself fails, or rejects the token; the request is not the cause.
     #[must_use]
     pub fn is_trouble(&self) -> bool {
         self.overloaded || matches!(self.code, 0 | 401 | 502..=504)
     }
 
-    /// The resourceVersion that was asked for is no longer known.
+    /// The requested resourceVersion is no longer available.
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.code == 410
@@ -138,7 +138,7 @@ struct StatusDetails {
     retry_after_seconds: Option<u64>,
 }
 
-/// What is read of a reply to a write.
+/// The part of a reply to a write that is read.
 #[derive(Debug, Default, Deserialize)]
 pub struct Written {
     /// The object's metadata.
@@ -146,14 +146,14 @@ pub struct Written {
     pub metadata: WrittenMeta,
 }
 
-/// What is read of the metadata of something written.
+/// The metadata of a written object, as far as it is read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WrittenMeta {
     /// Its uid.
     #[serde(default)]
     pub uid: String,
-    /// The version that the write made.
+    /// The resourceVersion after the write.
     #[serde(default)]
     pub resource_version: String,
     /// Its owners.
@@ -164,7 +164,7 @@ pub struct WrittenMeta {
     pub deletion_timestamp: Option<String>,
 }
 
-/// An owner of something written.
+/// An owner reference of a written object.
 #[derive(Debug, Default, Deserialize)]
 pub struct WrittenOwner {
     /// The owner's kind.
@@ -181,30 +181,30 @@ pub struct WrittenOwner {
 }
 
 impl WrittenMeta {
-    /// The version as a number.
+    /// The resourceVersion as a number.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.resource_version.parse().unwrap_or_default()
     }
 }
 
-/// How a patch is to be understood.
+/// The type of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patch {
-    /// RFC 7386.
+    /// JSON merge patch (RFC 7386).
     Merge,
-    /// Lists are merged by their keys.
+    /// Strategic merge patch: lists are merged by their keys.
     Strategic,
 }
 
 impl Server {
-    /// A server behind a client.
+    /// Calls through a client.
     #[must_use]
     pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
         Self { client, metrics, pause_until: Arc::default(), deadline: DEADLINE, is_dry: false }
     }
 
-    /// The same server with another deadline, which overload elsewhere does not hold up.
+    /// The same server with another timeout, and without waiting for overload that other callers met.
     #[must_use]
     pub fn with_deadline(&self, deadline: Duration) -> Self {
         Self { deadline, pause_until: Arc::default(), ..self.clone() }
@@ -220,7 +220,7 @@ impl Server {
         if self.is_dry { "&dryRun=All" } else { "" }
     }
 
-    /// Reads.
+    /// Reads an object or a list.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, CallError> {
         self.call("get", Method::GET, path, None, None).await
     }
@@ -241,7 +241,7 @@ impl Server {
         self.call("update", Method::PUT, path, Some(("application/json", object)), None).await
     }
 
-    /// Changes what the patch names; the reply is the object's metadata.
+    /// Patches an object; the reply is its metadata.
     pub async fn patch(&self, path: &str, patch: Patch, body: &Value) -> Result<Written, CallError> {
         let content = match patch {
             Patch::Merge => "application/merge-patch+json",
@@ -251,7 +251,7 @@ impl Server {
         self.call("patch", Method::PATCH, &path, Some((content, body)), Some(METADATA_ONLY)).await
     }
 
-    /// Deletes the object with this uid and no other, and only this version of it, if one is given.
+    /// Deletes an object, on condition that it has this uid and, if given, this resourceVersion.
     pub async fn delete(&self, path: &str, uid: &str, version: Option<u64>) -> Result<Written, CallError> {
         let version = version.map(|version| version.to_string());
         let mut options =
@@ -262,7 +262,7 @@ impl Server {
         self.call("delete", Method::DELETE, path, Some(("application/json", &options)), Some(METADATA_ONLY)).await
     }
 
-    /// Opens a stream: a watch or a list. The server has to begin with it before the deadline.
+    /// Opens a stream: a watch or a list. The response has to start before the deadline.
     pub async fn stream(&self, path: &str, deadline: Duration) -> Result<Response<Body>, CallError> {
         let request = build(Method::GET, path, None, None)?;
         let answer = tokio::time::timeout(deadline, self.client.send(request)).await;
@@ -309,7 +309,7 @@ impl Server {
             message: String::from_utf8_lossy(&bytes).chars().take(1000).collect::<String>().trim().to_owned(),
             ..Status::default()
         });
-        // A webhook may answer so too: only who says for how long means the server.
+        // A webhook may answer 429 too: only one with a time to wait is taken for overload of the server.
         let seconds = header.or_else(|| status.details.as_ref()?.retry_after_seconds).filter(|_| code == StatusCode::TOO_MANY_REQUESTS);
         if let Some(seconds) = seconds {
             let pause = Duration::from_secs(seconds.min(60));
@@ -319,7 +319,7 @@ impl Server {
         CallError { code: code.as_u16(), reason: status.reason, message, overloaded: seconds.is_some() }
     }
 
-    /// Returns when the server can be expected to take calls again.
+    /// Returns when the time that an overloaded server asked for is over.
     pub async fn wait_while_overloaded(&self) {
         let until = *self.pause_until.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(until) = until {
@@ -338,7 +338,7 @@ fn build(method: Method, path: &str, body: Option<(&str, &Value)>, accept: Optio
 }
 
 fn describe(error: &kube::Error) -> CallError {
-    // The outermost words ("service error") say little; the causes say what happened.
+    // The outermost message ("service error") says little, so the causes are appended.
     let mut message = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {

@@ -1,4 +1,4 @@
-//! The five verbs for one object, whatever its kind: observe, settle, decide, execute, record.
+//! The reconcile of one object of any kind: settle, observe, decide, execute, record.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -30,36 +30,36 @@ pub trait Workload: Send + Sync + 'static {
     type Status: Serialize + Clone + Send + Sync;
     /// Its kind.
     const KIND: &'static str;
-    /// Who reports its events.
+    /// The reporting controller of its events.
     const REPORTER: &'static str;
-    /// Whether its plans leave out what was refused before. Otherwise a refusal makes the whole object wait.
+    /// Whether its plans leave out writes that were refused before. Otherwise a refused write fails the whole pass.
     const HEEDS_REFUSALS: bool = false;
     /// Observes one object and decides what to do. None if it does not exist.
     fn pass(&self, key: &Key, known: &Known, now: Timestamp) -> Option<Pass<Self::Status>>;
-    /// Whether the next decision takes long because of what strangers wrote. Few such decisions are made at once.
+    /// Whether the next decision can take long because of what users wrote. Few such decisions run at once.
     fn is_heavy(&self, _: &Key) -> bool {
         false
     }
-    /// Adds to a status that a plan could not be carried out.
+    /// Adds to a status that a write of the plan failed.
     fn with_trouble(status: Self::Status, before: Option<&Self::Status>, failure: &Failure, now: Timestamp) -> Self::Status;
-    /// What metrics tell of an object with this status.
+    /// What metrics count of an object with this status.
     fn summary(_: &Self::Status) -> Summary {
         Summary::default()
     }
-    /// Where writes of a resource are seen; none for resources that objects of the kind do not write.
+    /// The cache that sees writes of a resource; none for resources that objects of the kind do not write.
     fn cache(&self, resource: Resource) -> Option<&dyn Cache>;
-    /// Begins a measurement. Only HookRuns have any.
+    /// Starts a measurement. Only HookRuns have any.
     fn measure(&self, _: &Key, _: &NewMeasurement) {}
 }
 
-/// One look at one object.
+/// One pass over one object: what was observed and decided.
 #[derive(Debug)]
 pub struct Pass<S> {
     /// The object.
     pub owner: Owner,
     /// Its path.
     pub path: String,
-    /// The version of the object that was looked at.
+    /// The resourceVersion of the observed object.
     pub version: String,
     /// Its status so far.
     pub before: Option<S>,
@@ -69,10 +69,10 @@ pub struct Pass<S> {
     pub pods: usize,
 }
 
-/// What earlier passes found out about the rest of the world.
+/// What earlier passes learned from the API server's answers.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
-    /// Names that belong to others.
+    /// Names that other objects have.
     pub taken: Taken,
     /// What the API server refuses.
     pub refusals: Refusals,
@@ -82,12 +82,12 @@ pub struct Known {
 #[derive(Debug, Clone, Default)]
 struct Memory {
     known: Known,
-    /// How many writes at once went well.
+    /// How many concurrent writes succeeded.
     width: usize,
     summary: Summary,
 }
 
-/// Works on objects of one kind.
+/// Reconciles the objects of one kind.
 #[derive(Debug)]
 pub struct Controller<W> {
     workload: W,
@@ -100,9 +100,9 @@ pub struct Controller<W> {
     heavy: Arc<Places>,
 }
 
-/// The most names of others that are remembered of one object, the last ones first.
+/// How many taken names are remembered per object; the latest are kept.
 const MOST_TAKEN: usize = 1_000;
-/// Heavy decisions at once.
+/// How many heavy decisions run at once.
 const HEAVY: usize = 2;
 
 impl<W: Workload> Controller<W> {
@@ -143,7 +143,7 @@ impl<W: Workload> Controller<W> {
         self.memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// What must have been seen before the next decision, and where it is seen.
+    /// What the caches must have seen before the next decision, with the cache of each resource.
     fn awaited<'a>(&'a self, writes: &'a Writes) -> impl Iterator<Item = (Resource, &'a dyn Cache, &'a Expected)> {
         writes.iter().filter_map(|(resource, expected)| Some((resource, self.workload.cache(resource)?, expected)))
     }
@@ -163,7 +163,7 @@ impl<W: Workload> Controller<W> {
         }
         let memory = self.memory().get(key).cloned().unwrap_or_default();
         let now = Timestamp::now();
-        // A decision that panics is this object's trouble and nobody else's.
+        // A decision that panics fails the pass of this object only.
         let decide = || std::panic::catch_unwind(AssertUnwindSafe(|| self.workload.pass(key, &memory.known, now)));
         let decided = if self.workload.is_heavy(key) {
             let _place = self.heavy.take(&key.namespace).await;
@@ -189,7 +189,7 @@ impl<W: Workload> Controller<W> {
         self.finish(key, pass, memory, report, now).await
     }
 
-    /// Writes got no answer: asks the server what became of them, and about nothing else.
+    /// Writes got no answer: asks the API server what became of them. This pass does nothing else.
     async fn look_up(&self, key: &Key) -> Outcome {
         tracing::warn!(kind = W::KIND, object = %key, "a write got no answer; asking what became of it");
         let writes = self.settle.expected(key);
@@ -209,7 +209,7 @@ impl<W: Workload> Controller<W> {
         }
     }
 
-    /// Records what was seen and decides when to look again.
+    /// Writes the status and decides when the object is reconciled again.
     async fn finish(&self, key: &Key, pass: Pass<W::Status>, memory: Memory, report: Report, now: Timestamp) -> Outcome {
         let Report { mut writes, failure, taken, refusals, trouble, width, unfinished, unsure, took, .. } = report;
         let status = match &failure {
@@ -251,7 +251,7 @@ impl<W: Workload> Controller<W> {
         Outcome::Done { pause: pause(pass.pods, took) }
     }
 
-    /// What a status says for the first time is told as an event too.
+    /// Reports what a status says for the first time as events.
     fn tell(&self, about: &Owner, notes: Vec<planner::plan::Note>) {
         for planner::plan::Note { warning, reason, message } in notes {
             let note = Note { about: about.clone(), reporter: W::REPORTER, warning, reason: reason.to_owned(), message };
@@ -316,7 +316,8 @@ impl<W: Workload> Controller<W> {
     }
 }
 
-/// A look costs time in proportion to the pods: events of big workloads are taken together. Those that came while the plan was carried out are together already.
+/// A pass costs time in proportion to the pods, so events of large workloads are batched.
+/// Events that came during the writes are batched already, so the time of the writes is subtracted.
 fn pause(pods: usize, writing: Duration) -> Duration {
     Duration::from_micros(100)
         .saturating_mul(u32::try_from(pods).unwrap_or(u32::MAX))

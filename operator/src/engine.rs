@@ -1,4 +1,4 @@
-//! One term of leadership: informers, a queue and workers, all new. Dropping it ends the term.
+//! One term of leadership: new informers, queues and workers. Dropping it ends the term.
 
 use std::sync::Arc;
 
@@ -29,14 +29,14 @@ use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::store::{Cached, Change, Store};
 
-/// How much at once.
+/// Limits on concurrency and memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Objects that are worked on at the same time.
+    /// Workers, each of which reconciles one object at a time.
     pub workers: usize,
-    /// Writes under way for one object.
+    /// Writes in flight for one object.
     pub writes_per_object: usize,
-    /// Writes under way for all objects.
+    /// Writes in flight for all objects.
     pub writes: usize,
     /// Bytes of memory for the objects of one namespace.
     pub namespace_memory: usize,
@@ -49,30 +49,30 @@ pub struct Engine {
     pub server: Server,
     /// Whether writes are allowed.
     pub leadership: Arc<Leadership>,
-    /// Counts.
+    /// Metrics.
     pub metrics: Arc<Metrics>,
-    /// What can be listed and watched.
+    /// Which kinds can be listed and watched.
     pub health: Arc<Health>,
-    /// How much at once.
+    /// Limits on concurrency and memory.
     pub limits: Limits,
-    /// Whether the server can stream lists.
+    /// Whether the API server can stream lists.
     pub streaming: bool,
-    /// How long a node may be silent before it counts as lost.
+    /// How long a node may be silent (Ready is Unknown) before it counts as lost.
     pub node_silence: SignedDuration,
-    /// How hooks are asked.
+    /// Settings of hooks.
     pub hooks: HookOptions,
 }
 
-/// How hooks are asked.
+/// Settings of hooks.
 #[derive(Debug, Clone)]
 pub struct HookOptions {
-    /// How the API server is reached in another's name.
+    /// The configuration of clients that impersonate ServiceAccounts.
     pub config: kube::Config,
-    /// Where they may go.
+    /// The egress policy.
     pub egress: Arc<Egress>,
-    /// How many at once.
+    /// Concurrency limits.
     pub limits: hooks::Limits,
-    /// How long a HookRun that nobody owns is kept after its end.
+    /// How long a finished HookRun without an owner is kept.
     pub keep: SignedDuration,
 }
 
@@ -94,7 +94,7 @@ impl HookOptions {
 }
 
 impl Engine {
-    /// Runs one term. Each kind is served as soon as what it needs is listed. Ends only by being dropped, or by a task's death.
+    /// Runs one term. Each kind is served as soon as what it needs is listed. Ends only when it is dropped or a task panics.
     pub async fn run(self) {
         let Self { server, leadership, metrics, health, limits, streaming, node_silence, hooks } = self;
         health.reset();
@@ -127,13 +127,13 @@ impl Engine {
         let ready = async move { tokio::join!(known.listed(), known.ask_version(&server)) };
         tasks.spawn(serve(ready, limits.workers, Controller::new(games.clone(), Arc::clone(&games_queue), executor.clone())));
         let ready = hooks_may_be_asked(Arc::clone(&runs.objects), Arc::clone(&games.nodes), looked, egress);
-        // One write a pass: a worker waits most of the time, and a new run must not wait for it.
+        // More workers than for other kinds: each mostly waits for the one write of its pass, and a new run must not wait behind it.
         tasks.spawn(serve(ready, limits.workers * 4, Controller::new(runs, runs_queue, executor.clone())));
         let known = Arc::clone(&templates.objects);
         let ready = async move { known.listed().await };
         tasks.spawn(serve(ready, 1, Controller::new(templates, templates_queue, executor)));
         tasks.spawn(async move { games.reconcile_when_more_is_listed(&games_queue).await });
-        // No task ends by itself: one that did has died.
+        // Tasks do not end by themselves: one that did has panicked.
         if let Some(Err(death)) = tasks.join_next().await {
             tracing::error!(error = %death, "a part of the engine died; starting again");
         }
@@ -141,7 +141,7 @@ impl Engine {
     }
 }
 
-/// Returns when hooks may be asked: not before the addresses of the nodes and of the API server are known.
+/// Returns when measurements may start: the addresses of nodes have to be listed, and those of the API server looked up once.
 async fn hooks_may_be_asked(
     objects: Arc<Store<Custom<HookRun>>>,
     nodes: Arc<Store<Node>>,
@@ -149,7 +149,7 @@ async fn hooks_may_be_asked(
     egress: Arc<Egress>,
 ) {
     let _ = tokio::join!(objects.listed(), nodes.listed(), looked);
-    // A list counts as here a moment before its changes are told.
+    // A list counts as complete shortly before its changes are reported to the egress policy.
     egress.see_nodes(&nodes);
     if egress.lacks_networks() {
         tracing::error!(
@@ -158,7 +158,7 @@ async fn hooks_may_be_asked(
     }
 }
 
-/// Serves one kind from the moment that it is `ready`. Ends only when a worker dies.
+/// Starts the workers of a kind when it is `ready`. Ends only when a worker panics.
 async fn serve<W: Workload>(ready: impl Future, workers: usize, controller: Controller<W>) {
     ready.await;
     tracing::info!(kind = W::KIND, "what is needed is listed; serving");

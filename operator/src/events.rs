@@ -1,4 +1,4 @@
-//! Events for people: one each for the first ten alike of an object in a minute, then one for many.
+//! Kubernetes events: the first ten with the same object and reason in a minute are written one by one, further ones are folded.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,41 +14,41 @@ use crate::client::Server;
 use crate::fair::Turns;
 use crate::leader::Leadership;
 
-/// Alike: same object, same reason.
+/// How many events with the same object and reason are written one by one within a window.
 const SINGLE: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 /// How often folded events are written.
 const FLUSH: Duration = Duration::from_secs(10);
-/// Events that wait to be written, in all and of one namespace. What does not fit is dropped: events are a courtesy.
+/// How many events may wait to be written, in all and of one namespace. Further ones are dropped.
 const WAITING: usize = 2000;
 const WAITING_OF_ONE: usize = 500;
-/// Objects and reasons of which alike events are counted.
+/// The most pairs of object and reason that are counted; events of further ones are dropped.
 const MOST_WINDOWS: usize = 20_000;
-/// The longest text, in characters: the API server takes at most 1 kB.
+/// The longest message, in characters: the API server accepts at most 1 kB.
 const MAX_MESSAGE_CHARACTERS: usize = 1000;
 
-/// Something to tell a person.
+/// An event to write.
 #[derive(Debug, Clone)]
 pub struct Note {
     /// The object it is about.
     pub about: Owner,
-    /// Who says so.
+    /// The reporting controller.
     pub reporter: &'static str,
-    /// Whether something went wrong.
+    /// Whether its type is Warning.
     pub warning: bool,
-    /// One word.
+    /// Its reason, one word in CamelCase.
     pub reason: String,
     /// A sentence.
     pub message: String,
 }
 
-/// Takes notes without ever making the caller wait.
+/// Queues events to be written, without making the caller wait.
 #[derive(Debug, Clone)]
 pub struct Events {
     shared: Arc<Shared>,
 }
 
-/// Notes that wait: namespaces take turns, so that a flood of one delays no other.
+/// Events that wait: namespaces take turns, so that many events of one do not delay the others.
 #[derive(Debug, Default)]
 struct Shared {
     waiting: Mutex<(usize, Turns<Note>)>,
@@ -95,13 +95,13 @@ struct Window {
 }
 
 impl Events {
-    /// Events, and the task that writes them, which never ends.
+    /// The queue, and the task that writes the events, which never ends.
     pub fn start(server: Server, leadership: Arc<Leadership>) -> (Self, impl Future<Output = ()>) {
         let shared = Arc::new(Shared::default());
         (Self { shared: Arc::clone(&shared) }, write(server, leadership, shared))
     }
 
-    /// Tells it, unless too much is being told.
+    /// Queues an event, unless too many wait.
     pub fn tell(&self, mut note: Note) {
         if note.message.len() > MAX_MESSAGE_CHARACTERS {
             note.message = note.message.chars().take(MAX_MESSAGE_CHARACTERS).collect();
@@ -126,7 +126,7 @@ async fn write(server: Server, leadership: Arc<Leadership>, notes: Arc<Shared>) 
     }
 }
 
-/// The note, if it may be written by itself.
+/// The event, if it is to be written by itself.
 fn admit(windows: &mut HashMap<(String, String), Window>, note: Note) -> Option<Note> {
     if windows.len() >= MOST_WINDOWS && !windows.contains_key(&(note.about.uid.clone(), note.reason.clone())) {
         return None;
@@ -150,7 +150,7 @@ fn admit(windows: &mut HashMap<(String, String), Window>, note: Note) -> Option<
     None
 }
 
-/// One note for each series that was folded, and an end to windows that have passed.
+/// One event for each series that was folded. Removes windows that have passed.
 fn folded(windows: &mut HashMap<(String, String), Window>) -> Vec<Note> {
     let mut due = Vec::new();
     for window in windows.values_mut().filter(|window| window.folded > 0) {

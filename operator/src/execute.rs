@@ -1,4 +1,4 @@
-//! Carries plans out. The only place that writes pods and revisions.
+//! Executes plans. The only place that writes pods and revisions with the operator's own rights.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,69 +21,69 @@ use crate::metrics::Metrics;
 use crate::settle::Writes;
 use crate::store::Key;
 
-/// After this time the rest waits for a fresh decision.
+/// After this time the rest of a plan is left for the next pass.
 const PLAN_TIMEOUT: Duration = Duration::from_secs(1);
-/// So many writes in a row that the server could not answer end the plan.
+/// A plan ends after this many writes without a success in between that failed because of the API server itself.
 const MAX_FAILURES_IN_A_ROW: u32 = 3;
-/// With how many writes at once a workload starts.
+/// With how many concurrent writes a workload starts.
 const FIRST_WIDTH: usize = 4;
 
-/// Who carries plans out.
+/// Executes plans.
 #[derive(Debug, Clone)]
 pub struct Executor {
-    /// Where to.
+    /// The API server.
     pub server: Server,
-    /// Whether we still may.
+    /// Whether this process may still write.
     pub leadership: Arc<Leadership>,
-    /// Tells people.
+    /// Kubernetes events.
     pub events: Events,
-    /// Counts.
+    /// Metrics.
     pub metrics: Arc<Metrics>,
-    /// Writes of all objects together that may be under way.
+    /// Limits the writes in flight for all objects.
     pub writes: Arc<Places>,
-    /// Writes of one object that may be under way.
+    /// The most writes in flight for one object.
     pub per_object: usize,
 }
 
-/// Whose plan it is.
+/// The object whose plan is executed.
 #[derive(Debug, Clone)]
 pub struct ExecutionContext {
     /// The object.
     pub owner: Owner,
     /// The path of the object.
     pub path: String,
-    /// Who reports events.
+    /// The reporting controller of events.
     pub reporter: &'static str,
-    /// How many writes at once to start with, more as they succeed; 0 if nothing is known.
+    /// How many concurrent writes to start with, more as they succeed; 0 if nothing is known.
     pub width: usize,
 }
 
-/// What became of a plan.
+/// The result of a plan.
 #[derive(Debug, Default)]
 pub struct Report {
     /// What the cache must see before the next decision.
     pub writes: Writes,
     /// The first write that was refused for the first time.
     pub failure: Option<Failure>,
-    /// What is refused.
+    /// What the API server refuses.
     pub refusals: Refusals,
-    /// Whether the plan ended because the server does not answer as it should.
+    /// Whether the plan ended because the API server fails repeatedly or rejects the token.
     pub trouble: bool,
-    /// How many writes at once went well.
+    /// How many concurrent writes succeeded.
     pub width: usize,
-    /// Names of pods and of revisions that belong to others.
+    /// Names of pods and of revisions that other objects have.
     pub taken: Taken,
     /// Actions that succeeded.
     pub done: usize,
     /// How long it took.
     pub took: Duration,
-    /// Whether actions are left for a fresh decision.
+    /// Whether actions are left for another pass, which follows at once.
     pub unfinished: bool,
-    /// Whether the fresh decision should wait a little: the lease is in doubt, or the world is not what the cache shows.
+    /// Whether the next pass should wait a little: the lease is in doubt, or the cluster differs from what the cache shows.
     pub unsure: bool,
 }
 
-/// Names that belong to others.
+/// Names that other objects have.
 #[derive(Debug, Clone, Default)]
 pub struct Taken {
     /// Of pods.
@@ -92,46 +92,46 @@ pub struct Taken {
     pub revisions: Vec<String>,
 }
 
-/// What was refused.
+/// A refused write, for the status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// One word.
+    /// The reason, one word in CamelCase.
     pub reason: &'static str,
-    /// A sentence with the server's words.
+    /// A sentence that quotes the API server's error.
     pub message: String,
 }
 
 /// What one write did.
 enum Effect {
-    /// It made this version.
+    /// It resulted in this resourceVersion.
     Wrote(u64),
-    /// It was there already, with this version.
+    /// The object existed already, controlled by this owner, with this resourceVersion.
     Seen(u64),
     /// The object is gone.
     Gone,
-    /// The name belongs to somebody else.
+    /// An object that this owner does not control has the name.
     NameTaken,
-    /// The object that was decided on is gone, and another may have its name.
+    /// The object that was observed is gone, and another may have its name.
     Replaced,
-    /// The object is not what was decided on: it is left alone, and its change brings the next pass.
+    /// The object has changed since it was observed: it is left alone, and the event of its change causes the next pass.
     Changed,
-    /// It is under way; who does it tells when it has ended.
+    /// A dry run succeeded, or a measurement was started, which reports when it ends.
     Begun,
-    /// An object of that name was there and is gone.
+    /// An object of that name existed and is gone.
     Vanished,
-    /// The workload itself is gone or being deleted: nothing of the plan makes sense.
+    /// The workload itself is gone or being deleted: the plan is obsolete.
     Orphaned,
 }
 
 struct Run<'a> {
     executor: &'a Executor,
     context: &'a ExecutionContext,
-    /// Begins a measurement.
+    /// Starts a measurement.
     measure: &'a (dyn Fn(&NewMeasurement) + Sync),
     report: Mutex<Report>,
-    /// What makes no sense any more because something else was refused.
+    /// Actions that are dropped because one that they depend on failed.
     fallout: Mutex<Fallout>,
-    /// Writes in a row that the server could not answer.
+    /// Writes since the last success that failed because of the API server itself.
     trouble: AtomicU32,
     width: AtomicUsize,
     stopped: AtomicBool,
@@ -140,7 +140,7 @@ struct Run<'a> {
 }
 
 impl Executor {
-    /// Carries the steps out, in order, until the time is up. What is refused stops only what depends on it.
+    /// Executes the steps in order until the timeout. A refused write stops only what depends on it.
     pub async fn execute(
         &self,
         context: &ExecutionContext,
@@ -179,13 +179,13 @@ impl Run<'_> {
     async fn step(&self, actions: &[Action]) {
         let mut rest = actions;
         while !rest.is_empty() && !self.stopped.load(Ordering::Relaxed) {
-            // With full width the whole step is one batch; until then batches grow as they succeed.
+            // At the full width the whole step is one batch; until then batches double as they succeed.
             let width = self.width.load(Ordering::Relaxed).min(self.executor.per_object);
             let count = if width >= self.executor.per_object { rest.len() } else { width.min(rest.len()) };
             let (batch, later) = rest.split_at(count);
             futures::stream::iter(batch).for_each_concurrent(width, |action| self.one(action)).await;
             rest = later;
-            // Unless one was refused meanwhile.
+            // Not if a refused write has reset the width meanwhile.
             let _ = self.width.compare_exchange(width, width.saturating_mul(2), Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -199,13 +199,13 @@ impl Run<'_> {
             self.with_report(|report| report.unfinished = true);
             return;
         }
-        // A measurement goes elsewhere: it does not wait for the API server.
+        // A measurement does not write to the API server, so it does not wait for it.
         let mut place = None;
         if !matches!(action, Action::Measure(_)) {
             place = Some(self.executor.writes.take(&self.context.owner.namespace).await);
             self.executor.server.wait_while_overloaded().await;
         }
-        // Waiting comes before asking: the lease may end meanwhile.
+        // Checked after the waits, because the lease may have expired meanwhile.
         if !self.executor.leadership.may_write() {
             self.stopped.store(true, Ordering::Relaxed);
             self.with_report(|report| report.unsure = true);
@@ -235,7 +235,7 @@ impl Run<'_> {
                 self.done.fetch_add(1, Ordering::Relaxed);
                 match &effect {
                     Effect::Orphaned => self.stopped.store(true, Ordering::Relaxed),
-                    // What comes next was decided on an object that is not there, or not what it was, or not ours.
+                    // The actions that depend on this one assume an object that is gone, has changed, or has another controller.
                     Effect::Replaced | Effect::Changed | Effect::NameTaken | Effect::Vanished => self.fallout().lose(action),
                     Effect::Wrote(_) | Effect::Seen(_) | Effect::Gone | Effect::Begun => self.fallout().done(action),
                 }
@@ -275,21 +275,21 @@ impl Run<'_> {
         self.with_report(|report| {
             let is_new = report.refusals.note(action, &outcome, Timestamp::now());
             report.trouble |= is_over;
-            // It may have been done all the same.
+            // The write may have been done although there was no answer.
             if error.is_without_answer()
                 && let Some(Subject { resource, name, .. }) = request::subject(&self.context.owner, action)
             {
                 let key = Key { namespace: self.context.owner.namespace.clone(), name: name.to_owned() };
                 report.writes.of(resource).unanswered.insert(key);
             }
-            // What waits since before is told by the plan. Somebody else's write in between is not worth telling.
+            // The plan reports earlier refusals itself. A conflict with another client's write is not reported.
             if (is_new || is_over) && !error.is_conflict() {
                 report.failure.get_or_insert(Failure { reason, message: message.clone() });
             }
-            // A pod that is out of its services for it is looked at again at once.
+            // The pod may be drained for the refused write: the next pass, which can undo that, follows at once.
             report.unfinished |= is_new || outcome == Outcome::Unknown;
         });
-        // An overloaded or silent server is not news about this object.
+        // That the API server is overloaded or does not answer is no event of this object.
         if !is_probe && !error.overloaded && error.code != 0 && !error.is_conflict() {
             self.tell(true, reason, message);
         }
@@ -314,7 +314,7 @@ impl Run<'_> {
     async fn write_to(&self, server: &Server, action: &Action) -> Result<Effect, CallError> {
         let owner = &self.context.owner;
         let (Some(Subject { resource, name, uid }), Some(verb)) = (request::subject(owner, action), request::verb(owner, action)) else {
-            // Only told.
+            // Not a write: there is only an event to report.
             return Ok(Effect::Wrote(0));
         };
         let collection = resource.collection(&owner.namespace);
@@ -335,7 +335,7 @@ impl Run<'_> {
         }
     }
 
-    /// Creates an object. One of that name may be ours already.
+    /// Creates an object. One of that name may exist already.
     async fn create(&self, server: &Server, collection: &str, path: &str, body: &Value) -> Result<Effect, CallError> {
         match server.create(collection, body).await {
             Err(error) if error.is_already_there() => self.whose(path).await,
@@ -343,7 +343,7 @@ impl Run<'_> {
         }
     }
 
-    /// An object of that name exists: ours, which the cache has not seen yet, or another's.
+    /// An object of that name exists: this owner controls it and the cache has not seen it yet, or it has another controller or none.
     async fn whose(&self, path: &str) -> Result<Effect, CallError> {
         let found: Written = match self.executor.server.get(path).await {
             Err(error) if error.is_not_found() => return Ok(Effect::Vanished),
@@ -355,7 +355,7 @@ impl Run<'_> {
         Ok(if ours { Effect::Seen(found.metadata.version()) } else { Effect::NameTaken })
     }
 
-    /// Whether the owner still exists and is not being deleted: nothing is adopted for a dying one.
+    /// Whether the owner still exists and is not being deleted: an owner that is being deleted adopts nothing.
     async fn owner_is_alive(&self) -> Result<bool, CallError> {
         match self.executor.server.get::<Written>(&self.context.path).await {
             Ok(found) => Ok(found.metadata.uid == self.context.owner.uid && found.metadata.deletion_timestamp.is_none()),
@@ -365,7 +365,7 @@ impl Run<'_> {
     }
 }
 
-/// The object is there, but nobody serves the part of it that was asked for.
+/// The API server does not serve the requested subresource; the object itself may exist.
 fn is_not_served(error: &CallError) -> bool {
     error.is_not_found() && error.message.contains("could not find the requested resource")
 }
@@ -378,7 +378,7 @@ async fn change(server: &Server, path: &str, patch: Patch, part: PodPart, body: 
     };
     match server.patch(&format!("{path}{part}"), patch, body).await {
         Ok(written) => Ok(Effect::Wrote(written.metadata.version())),
-        // The object is there, but nobody serves this part of it.
+        // The API server does not serve this subresource; the object itself may exist.
         Err(error) if is_not_served(&error) => Err(error),
         Err(error) if error.is_not_found() || error.is_other_uid() => Ok(Effect::Replaced),
         Err(error) => Err(error),
@@ -398,7 +398,7 @@ fn gone(result: Result<Written, CallError>) -> Result<Effect, CallError> {
 
 fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect) {
     let key = |name: &str| Key { namespace: owner.namespace.clone(), name: name.to_owned() };
-    // A dry run that passed: what waits for it is done with the next plan.
+    // A dry run succeeded: the next plan can do the write that waited for it.
     report.unfinished |= matches!(action, Action::Probe(_));
     let Some(Subject { resource, name, uid }) = request::subject(owner, action) else { return };
     let expected = report.writes.of(resource);
@@ -431,14 +431,14 @@ mod tests {
     use super::*;
     use crate::settle::Expected;
 
-    /// What the server answers to requests whose method and path contain these words, and how often; for ever if 0.
+    /// What the server answers to requests whose method and name contain this text, and how often; always if 0.
     #[derive(Clone, Copy)]
     struct Rule(&'static str, u16, &'static str, usize);
 
     const OTHER_UID: &str = "Precondition failed: UID in precondition: a, UID in object meta: b";
     const OTHER_VERSION: &str = "Precondition failed: ResourceVersion in precondition: 3, ResourceVersion in object meta: 4";
 
-    /// What an API server was asked, in order, and what it refuses; it does all else as it is told.
+    /// The requests to a fake API server, in order, and what it refuses; everything else succeeds.
     #[derive(Clone)]
     struct Asked {
         all: Arc<Mutex<Vec<String>>>,
@@ -473,7 +473,7 @@ mod tests {
         (StatusCode::from_u16(code).unwrap(), answer.to_string())
     }
 
-    /// Carries steps out, one write at a time, and says what was asked.
+    /// Executes steps, one write at a time, and returns the requests.
     async fn execute(rules: &[Rule], steps: &[Vec<Action>]) -> (Report, Vec<String>) {
         execute_with(rules, steps, Refusals::default(), 1).await
     }

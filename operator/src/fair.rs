@@ -1,22 +1,22 @@
-//! Places that are handed out round-robin by namespace: a namespace that wants many does not hold up one that wants a single place.
+//! A semaphore that is fair between namespaces: a namespace that wants many places does not hold up one that wants a single one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Things of which only so many can be done at the same time.
+/// A limited number of places, handed out round-robin by namespace.
 #[derive(Debug)]
 pub struct Places {
     limits: Limits,
     state: Mutex<State>,
 }
 
-/// How many places there are, and for whom.
+/// How many places there are, and how many of them a namespace may have.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     total: usize,
-    /// So many go to any namespace; the others only to namespaces below their share.
+    /// So many places go to any namespace; the others only to namespaces below their share.
     open: usize,
     share: usize,
     per_namespace: usize,
@@ -36,24 +36,24 @@ struct Namespace {
     waiting: VecDeque<oneshot::Sender<Place>>,
 }
 
-/// A place. Dropping it gives it to the next one.
+/// A place. Dropping it gives it to the next caller that waits.
 #[derive(Debug)]
 pub struct Place {
     places: Option<Arc<Places>>,
     namespace: String,
 }
 
-/// A namespace's share of places of which the last half is kept for namespaces that have little: a sixteenth.
+/// With a reserve, a namespace's share is the total divided by this.
 const SHARES: usize = 16;
 
 impl Places {
-    /// So many places; one namespace may have all that no other namespace wants.
+    /// `total` places. One namespace may have all of them while no other wants any.
     #[must_use]
     pub fn new(total: usize) -> Arc<Self> {
         Self::with(Limits { total, open: total, share: total, per_namespace: total })
     }
 
-    /// So many places, of which the last half goes only to namespaces below their share, a sixteenth of all.
+    /// `total` places, of which the last half goes only to namespaces below their share, a sixteenth of the total.
     #[must_use]
     pub fn with_reserve(total: usize, per_namespace: usize) -> Arc<Self> {
         Self::with(Limits { total, open: total / 2, share: (total / SHARES).max(1), per_namespace })
@@ -87,10 +87,10 @@ impl Places {
         }
     }
 
-    /// A place, if there is one now.
+    /// Takes a place if one is free now.
     pub fn try_take(self: &Arc<Self>, namespace: &str) -> Option<Place> {
         let mut state = self.state();
-        // Callers that wait although there is a place are beyond their share.
+        // Callers that wait although a place is free have reached their limit, so they are not overtaken.
         let may = self.may(&state, namespace);
         may.then(|| self.occupy(&mut state, namespace))
     }
@@ -107,7 +107,7 @@ impl Places {
         Place { places: Some(Arc::clone(self)), namespace: namespace.to_owned() }
     }
 
-    /// Gives free places to those who wait, one namespace after another.
+    /// Gives free places to waiting callers, round-robin between namespaces.
     fn hand_out(self: &Arc<Self>, state: &mut State) {
         let mut passed = 0;
         while passed < state.turns.len() && state.used < self.limits.total {
@@ -153,7 +153,7 @@ impl State {
 }
 
 impl Place {
-    /// Its namespace. Dropping it changes nothing any more.
+    /// Takes the namespace out, so that dropping the place does nothing.
     fn given_back(mut self) -> String {
         self.places = None;
         std::mem::take(&mut self.namespace)
@@ -170,7 +170,7 @@ impl Drop for Place {
     }
 }
 
-/// Things that wait, by namespace: the namespaces take turns, and within one the first comes first.
+/// A queue that is fair between namespaces: they take turns, and within one it is first in, first out.
 #[derive(Debug)]
 pub(crate) struct Turns<T> {
     order: VecDeque<String>,
@@ -272,7 +272,7 @@ mod tests {
         drop(gives_up);
         drop(held);
         assert!(stays.now_or_never().is_some());
-        // One that has its place and was not told yet.
+        // A caller that was given a place and has not been polled since.
         let held = places.take("a").await;
         let mut told_too_late = Box::pin(places.take("b"));
         assert!((&mut told_too_late).now_or_never().is_none());

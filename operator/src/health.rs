@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::client::CallError;
 use crate::metrics::Metrics;
 
-/// What is known of the watch of one kind.
+/// The state of the watch of one kind.
 #[derive(Debug, Clone, Default)]
 struct Watch {
     /// Whether it has been listed in this term.
     is_listed: bool,
-    /// Why it cannot be listed or watched now.
+    /// Why the kind cannot be listed or watched now.
     trouble: Option<Trouble>,
 }
 
 #[derive(Debug, Clone)]
 struct Trouble {
     message: String,
-    /// Whether trying again changes nothing: a CustomResourceDefinition or a right is missing.
+    /// Whether retries do not help: a CustomResourceDefinition or a right is missing.
     is_lasting: bool,
 }
 
@@ -40,7 +40,7 @@ impl Health {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new term begins, or the last one has ended.
+    /// A term starts or has ended.
     pub fn reset(&self) {
         self.watches().clear();
         self.metrics.forget_watches();
@@ -70,7 +70,7 @@ impl Health {
         self.metrics.set_watch_failing(kind, true);
     }
 
-    /// Whether everything is listed that can be, and there is something. A kind that is refused holds up no other.
+    /// Whether at least one kind is listed, and every kind that is not lacks a CustomResourceDefinition or a right.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let watches = self.watches();
@@ -112,7 +112,7 @@ mod tests {
         health.listed("Pod");
         assert!(health.is_ready());
         assert!(health.troubles().starts_with("HookRun: ") && health.troubles().ends_with("is missing\n"), "{}", health.troubles());
-        // One that may be listed at any moment is waited for.
+        // A failure that retries can solve is waited for.
         health.failed("HookRun", &error(503), "");
         assert!(!health.is_ready());
         health.listed("HookRun");

@@ -1,4 +1,4 @@
-//! One watch per kind: lists once, follows changes, and notices what was deleted while nobody was looking.
+//! One list and watch per kind. A fresh list also reports objects that were deleted between two watches.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,25 +18,25 @@ use crate::store::{Cached, Change, Fresh, Key, Store};
 
 /// Objects per page of a list.
 const PAGE: u32 = 500;
-/// A page with more bytes is not read to its end.
+/// A larger page, in bytes, is aborted and requested again with half as many objects.
 const LARGEST_PAGE: usize = 8 * 1024 * 1024;
-/// The server ends a watch after this time; the next one goes on where it ended.
+/// The server ends a watch after this time at the latest; the next one resumes from its last version.
 const WATCH_SECONDS: u64 = 290;
-/// The server sends a bookmark about once a minute: a stream that is silent for longer is dead.
+/// The server sends a bookmark about once a minute: a stream that is silent for longer counts as broken.
 const SILENCE: Duration = Duration::from_secs(100);
-/// How long the server may take to begin with a watch, and with a list: as long as it allows itself for any request.
+/// Timeouts until the response to a watch, and to a list, starts. By default an API server itself limits a list to 60 s.
 const WATCH_DEADLINE: Duration = Duration::from_secs(15);
 const LIST_DEADLINE: Duration = Duration::from_secs(60);
-/// A watch or a list that is over sooner has failed.
+/// A watch that ends sooner counts as failed.
 const SHORT: Duration = Duration::from_secs(1);
 /// How long to wait after a failure, at least and at most.
 const BACKOFF: Backoff = Backoff { least: Duration::from_millis(200), most: Duration::from_secs(10) };
 
-/// How often objects that are cut are looked for that have room again, and how many are read then.
+/// How often objects that were cut are read again if their namespace has room, and how many at most.
 const RESTORE_EVERY: Duration = Duration::from_secs(5);
 const MOST_RESTORED: usize = 32;
 
-/// What changes that were seen together lead to.
+/// Called with changes that were seen together.
 type Reaction<T> = Arc<dyn Fn(&[Change<T>]) + Send + Sync>;
 
 /// Follows one kind for as long as the process leads.
@@ -46,7 +46,7 @@ pub struct Informer<T: Cached> {
     metrics: Arc<Metrics>,
     health: Arc<Health>,
     changed: Reaction<T>,
-    /// Whether lists come as a stream. Not every server can.
+    /// Whether lists are streamed (WatchList), which not every API server supports.
     streaming: bool,
 }
 
@@ -58,7 +58,7 @@ impl<T: Cached> std::fmt::Debug for Informer<T> {
 
 /// Why a watch ended.
 enum End {
-    /// The server's time was up, or the connection broke: go on from the last version.
+    /// The watch timed out or the connection broke: resume from the last version.
     Resume,
     /// A fresh list is needed.
     Relist,
@@ -138,7 +138,7 @@ impl<T: Cached> Informer<T> {
         let mut failures = 0_u32;
         loop {
             match self.list_and_watch(&mut failures).await {
-                // The list is too old, or a fresh one was asked for. A list that is too old at once is a failure like others.
+                // The list has expired and a fresh one is needed. One that expires at once counts as a failure.
                 Ok(lasted) if lasted >= SHORT => failures = 0,
                 Ok(_) => self.wait(&mut failures).await,
                 Err(error) if self.streaming && (error.code == 400 || error.code == 422) => {
@@ -162,11 +162,11 @@ impl<T: Cached> Informer<T> {
         tokio::time::sleep(pause).await;
     }
 
-    /// Follows changes until a fresh list is needed; how long that was.
+    /// Lists, then watches until a fresh list is needed. Returns how long that took.
     async fn list_and_watch(&self, failures: &mut u32) -> Result<Duration, CallError> {
         let started = Instant::now();
         let mut version = if self.streaming {
-            // A streaming list is the beginning of a watch.
+            // A streaming list is the first part of a watch.
             match self.watch(None).await? {
                 (End::Relist, _) => return Ok(started.elapsed()),
                 (End::Resume, version) => version,
@@ -204,7 +204,7 @@ impl<T: Cached> Informer<T> {
                     fresh.insert(object, self.store.allowance());
                 }
             }
-            // Large objects stand close together.
+            // Large objects are often adjacent: after them the page size grows again.
             limit = (limit * 2).min(PAGE);
             token = page.metadata.r#continue;
             if token.is_empty() {
@@ -215,7 +215,7 @@ impl<T: Cached> Informer<T> {
         }
     }
 
-    /// A page of a list, however long it takes, as long as something comes. Nothing if it is too large: half of it is asked for then.
+    /// A page of a list, without a timeout as long as data arrives. None if it is too large: the caller then halves the limit.
     async fn page(&self, path: &str, limit: u32) -> Result<Option<String>, CallError> {
         let mut body = std::pin::pin!(http_body(self.server.stream(path, LIST_DEADLINE).await?));
         let mut text = Vec::new();
@@ -243,7 +243,7 @@ impl<T: Cached> Informer<T> {
         let deadline = if version.is_some() { WATCH_DEADLINE } else { LIST_DEADLINE };
         let response = match self.server.stream(&path, deadline).await {
             Err(error) if error.is_expired() => return Ok(too_old::<T>()),
-            // Nothing was missed yet: the next try goes on from the same version.
+            // No change was missed yet: the next try resumes from the same version.
             Err(error) if !matches!(error.code, 400 | 404 | 422) && version.is_some() => {
                 tracing::warn!(kind = T::KIND, code = error.code, %error, "cannot watch{}", hint(&error));
                 self.health.failed(T::KIND, &error, hint(&error));
@@ -264,9 +264,9 @@ impl<T: Cached> Informer<T> {
                 () = self.store.watch_is_stalled(), if initial.is_none() => return Ok((End::Resume, version)),
             };
             match read {
-                // A line without an end is one that broke off.
+                // A line without a newline was cut off.
                 Ok(Ok(_)) if line.ends_with(b"\n") => {}
-                // A list that broke off is worth nothing.
+                // An incomplete list is discarded.
                 _ if initial.is_some() => return Err(broken("the list broke off")),
                 Ok(Ok(_) | Err(_)) | Err(_) => return Ok((End::Resume, version)),
             }
@@ -328,7 +328,7 @@ impl<T: Cached> Informer<T> {
         Ok(Step::Seen(version))
     }
 
-    /// An object that cannot be read is not served; all others are.
+    /// Decodes an object. One that cannot be decoded is logged and not served.
     fn decode(&self, json: &str) -> Option<T> {
         T::decode(json)
             .inspect_err(|error| {
@@ -357,7 +357,7 @@ impl<T: Cached> Informer<T> {
     }
 }
 
-/// Reads objects again that are cut, once their namespace has room for them.
+/// Reads objects again that were cut, once their namespace has room for them.
 async fn restore<T: Cached>(server: Server, store: Arc<Store<T>>, changed: Reaction<T>) {
     loop {
         tokio::time::sleep(RESTORE_EVERY).await;
@@ -372,7 +372,7 @@ async fn restore<T: Cached>(server: Server, store: Arc<Store<T>>, changed: React
     }
 }
 
-/// The server has forgotten what happened since our last version.
+/// The API server's history does not reach back to the last version seen here (410 Gone).
 fn too_old<T: Cached>() -> (End, u64) {
     tracing::info!(kind = T::KIND, "the server's history begins after the last version seen here; listing afresh");
     (End::Relist, 0)
@@ -396,7 +396,7 @@ fn broken(message: &str) -> CallError {
     CallError::no_answer(message)
 }
 
-/// What a person should look at.
+/// What to check when a list or watch fails.
 fn hint(error: &CallError) -> &'static str {
     match error.code {
         401 => ": the token is not valid (any more); it is read again on the next try",
@@ -418,7 +418,7 @@ mod tests {
 
     type Script = Arc<Mutex<(Vec<String>, Vec<String>)>>;
 
-    /// Answers with the next part of the script, and writes down what was asked.
+    /// Answers with the next part of the script, and records the request.
     async fn answer(State(script): State<Script>, request: axum::extract::Request) -> String {
         let (asked, answers) = &mut *script.lock().unwrap();
         asked.push(request.uri().query().unwrap_or_default().to_owned());

@@ -1,7 +1,7 @@
-//! One leader at a time, by a Lease, as client-go does it.
+//! Leader election with a Lease, as in client-go.
 //!
-//! A candidate trusts its own clock only: a lease has expired when the candidate has seen no change of it for the lease's duration. Every write of the lease carries
-//! its resourceVersion. The leader stops writing before another candidate could take over.
+//! A candidate uses only its own clock: a lease has expired when the candidate has seen no change of it for the lease's duration.
+//! Every write of the lease carries its resourceVersion. The leader stops writing before another candidate could take over.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -15,27 +15,27 @@ use tokio::time::Instant;
 
 use crate::client::{CallError, Server};
 
-/// How long, how often.
+/// The durations of the election.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
-    /// How long a silent leader keeps the lease.
+    /// How long the lease is valid without a renewal.
     pub lease: Duration,
-    /// A leader that could not renew for this long stops.
+    /// A leader that could not renew the lease for this long stops.
     pub renew: Duration,
-    /// How often it is tried.
+    /// How often the lease is renewed or tried.
     pub retry: Duration,
 }
 
-/// Which lease, and who we are.
+/// The lease, and this process's name in it.
 #[derive(Debug, Clone)]
 pub struct Candidate {
     /// The lease's namespace.
     pub namespace: String,
     /// The lease's name.
     pub name: String,
-    /// Our name.
+    /// This process's name in the lease.
     pub identity: String,
-    /// How long, how often.
+    /// The durations of the election.
     pub times: Times,
 }
 
@@ -62,7 +62,7 @@ impl Leadership {
         *self.until.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Asked before every write.
+    /// Whether writes are allowed now; checked before every write.
     #[must_use]
     pub fn may_write(&self) -> bool {
         self.until().is_some_and(|until| Instant::now() < until)
@@ -102,7 +102,7 @@ pub struct Election {
     server: Server,
     candidate: Candidate,
     leadership: Arc<Leadership>,
-    /// What was seen last, and when it changed.
+    /// The lease as it was last seen, and when it last changed.
     seen: Option<(LeaseSpec, Instant)>,
 }
 
@@ -114,7 +114,7 @@ impl Election {
         Self { server, candidate, leadership: Arc::default(), seen: None }
     }
 
-    /// Whether we may write.
+    /// Whether this process may write.
     #[must_use]
     pub fn leadership(&self) -> Arc<Leadership> {
         Arc::clone(&self.leadership)
@@ -124,7 +124,7 @@ impl Election {
         format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.candidate.namespace)
     }
 
-    /// Returns when we lead.
+    /// Returns when this process leads.
     pub async fn won(&mut self) {
         let mut told = None;
         loop {
@@ -149,12 +149,12 @@ impl Election {
         let times = self.candidate.times;
         loop {
             tokio::time::sleep(times.retry).await;
-            // The term ends when writes are no longer allowed, neither sooner nor later.
+            // The attempt ends when writes are no longer allowed, so that a slow API server does not prolong the term.
             let deadline = self.leadership.until().unwrap_or_else(Instant::now);
             let attempt = tokio::time::timeout_at(deadline, self.attempt()).await;
             match attempt {
                 Ok(Ok(true)) => continue,
-                // Somebody else wrote the lease; only one who took it ends the term.
+                // A conflict: another client wrote the lease. Only if it took the lease, the term ends.
                 Ok(Ok(false)) if self.seen.as_ref().is_some_and(|(spec, _)| spec.is_held_by(&self.candidate.identity)) => {}
                 Ok(Ok(false)) => {
                     tracing::warn!("another process took the lease");
@@ -171,7 +171,7 @@ impl Election {
         self.leadership.set(None);
     }
 
-    /// Gives the lease up, so that another process need not wait for it to expire.
+    /// Releases the lease, so that another process does not have to wait until it expires.
     pub async fn release(&mut self) {
         self.leadership.set(None);
         let Ok(mut lease) = self.server.get::<Lease>(&format!("{}/{}", self.path(), self.candidate.name)).await else { return };
@@ -192,9 +192,9 @@ impl Election {
         }
     }
 
-    /// Takes or renews the lease if it is ours to take.
+    /// Acquires or renews the lease, if it is free, expired or held by this process.
     async fn attempt(&mut self) -> Result<bool, CallError> {
-        // Counted from before the write: the answer may be late, the lease is not longer for it.
+        // Measured before the write, because a late answer does not prolong the lease.
         let started = Instant::now();
         let mut lease = match self.server.get::<Lease>(&format!("{}/{}", self.path(), self.candidate.name)).await {
             Ok(lease) => lease,
@@ -218,7 +218,7 @@ impl Election {
                 self.take(written.spec, started);
                 Ok(true)
             }
-            // Somebody else was faster.
+            // Another process was faster.
             Err(error) if error.is_conflict() => Ok(false),
             Err(error) => Err(error),
         }

@@ -1,6 +1,7 @@
-//! Makes it happen: observe, settle, decide, execute, record.
+//! The operator: settles, observes, decides, executes and records, for each object.
 //!
-//! One term of leadership is one [`engine`]: fresh informers, a queue, workers. Nothing of one term reaches the next. Only [`execute`] and [`record`] write.
+//! One term of leadership is one [`engine`]: new informers, queues and workers. No state of a term reaches the next one.
+//! [`execute`] writes objects, [`record`] writes their status.
 
 pub mod allowance;
 mod backoff;

@@ -105,7 +105,7 @@ struct Cli {
     log_format: LogFormat,
 }
 
-/// What is read at the same time is bounded by it, and so is the memory that this needs.
+/// Bounds how many objects are decoded at the same time, and so the memory for that.
 const MOST_THREADS: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -133,7 +133,7 @@ fn main() -> ExitCode {
     let run = || -> Result<()> {
         log(&cli)?;
         check(&cli)?;
-        // Conditions of hooks are parsed by recursion: room is cheap, an overflow is not.
+        // Conditions of hooks are parsed recursively, so the stacks are large.
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(MOST_THREADS);
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.enable_all().worker_threads(threads).thread_stack_size(8 << 20).build()?.block_on(run(&cli))
@@ -148,7 +148,7 @@ fn main() -> ExitCode {
 }
 
 fn log(cli: &Cli) -> Result<()> {
-    // A plain level is meant for us, not for the libraries below.
+    // A plain level applies to the operator, not to its libraries.
     let plain = cli.log_level.parse::<tracing::Level>().is_ok();
     let directives = if plain { format!("warn,operator={0},gameplane_operator={0}", cli.log_level) } else { cli.log_level.clone() };
     let filter = EnvFilter::try_new(&directives).with_context(|| format!("--log-level {:?} cannot be read", cli.log_level))?;
@@ -199,7 +199,7 @@ async fn config(cli: &Cli) -> Result<kube::Config> {
         }
         None => kube::Config::incluster().context("no --kubeconfig, and not in a pod")?,
     };
-    // Retries are ours: a silent one could outlive the lease.
+    // The operator retries itself: a retry inside the client could outlive the lease.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
     Ok(config)
@@ -227,7 +227,7 @@ fn hooks(cli: &Cli, config: &kube::Config) -> Result<HookOptions> {
     })
 }
 
-/// Terms of leadership, one after another, until it is time to stop.
+/// Runs one term of leadership after another until `stop`.
 async fn lead(
     cli: &Cli,
     server: &Server,
@@ -255,7 +255,7 @@ async fn lead(
         let lost = async { if cli.leader_elect { election.lost().await } else { std::future::pending().await } };
         let term = async {
             term.await;
-            // A term that ends by itself has failed; the next one must not follow in a hot loop.
+            // A term that ends by itself has failed: wait, so that terms do not follow in a hot loop.
             tokio::time::sleep(Duration::from_secs(5)).await;
         };
         let stopped = tokio::select! {

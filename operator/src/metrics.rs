@@ -1,4 +1,4 @@
-//! What Prometheus may know.
+//! The metrics for Prometheus.
 
 use std::sync::atomic::AtomicU64;
 
@@ -147,7 +147,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// The text that Prometheus reads.
+    /// The metrics in the OpenMetrics text format.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -232,7 +232,7 @@ impl Metrics {
         self.leading.set(i64::from(leading));
     }
 
-    /// What one leader knew is not true of a process that stands by.
+    /// Clears what only holds for a leader.
     pub fn end_term(&self) {
         self.set_leading(false);
         self.workloads.clear();

@@ -1,4 +1,5 @@
-//! Which object is next. Each waits once, none is worked on twice at the same time, namespaces take turns, and within one the object that waits longest comes first.
+//! Which object is reconciled next. Each waits once, and one worker at a time has it. Namespaces take turns; within one, the
+//! object that has waited longest comes first.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,10 +13,10 @@ use crate::fair::Turns;
 use crate::metrics::Metrics;
 use crate::store::Key;
 
-/// After the first failure, and at most.
+/// Delays after failures: the first, and the longest.
 const BACKOFF: Backoff = Backoff { least: Duration::from_millis(100), most: Duration::from_secs(4) };
 
-/// How soon an object whose writes have not been seen is looked at again.
+/// How soon an object is checked again whose writes the caches have not seen.
 const UNSETTLED: Duration = Duration::from_millis(20);
 
 /// A queue of objects of one kind.
@@ -33,10 +34,10 @@ struct State {
     due: HashMap<Key, Instant>,
     /// Waiting objects that no worker has, by when they are due.
     order: BTreeSet<(Instant, Key)>,
-    /// Those that were due when a worker last looked.
+    /// Objects that are due, in the order in which workers take them.
     ready: Turns<(Instant, Key)>,
     working: HashSet<Key>,
-    /// Not before: what an object did last decides how soon it may come again.
+    /// The earliest time of each object's next pass: the pause or delay after its last one.
     not_before: HashMap<Key, Instant>,
     failures: HashMap<Key, u32>,
 }
@@ -44,11 +45,11 @@ struct State {
 /// How a pass ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing more to do until something changes; not again within the pause.
+    /// Nothing more to do until something changes; no pass within the pause.
     Done { pause: Duration },
-    /// It failed; again later, each time a little later.
+    /// It failed: retry with increasing delays.
     Failed,
-    /// The caches have not seen its last writes; again soon, and nothing is known about its success.
+    /// The caches have not seen its last writes: check again soon. Counts neither as success nor as failure.
     Unsettled,
     /// The object is gone.
     Gone,
@@ -97,7 +98,7 @@ impl Queue {
         self.add_at(key, Instant::now());
     }
 
-    /// Look at the object at that time, if not before.
+    /// Queues the object for that time, unless it is due earlier.
     pub fn add_at(&self, key: Key, at: Instant) {
         let mut state = self.state();
         state.wait(key, at);
@@ -106,7 +107,7 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// A person changed the object: failures of the past do not count.
+    /// A user changed the object: reconcile it without pause or backoff.
     pub fn add_now(&self, key: Key) {
         let mut state = self.state();
         state.failures.remove(&key);
@@ -127,7 +128,7 @@ impl Queue {
                     state.working.insert(key.clone());
                     self.metrics.set_queue_depth(self.kind, state.due.len());
                     self.metrics.observe_wait(self.kind, at.elapsed());
-                    // There may be work for another worker too.
+                    // Another object may be due: wake another worker.
                     self.changed.notify_one();
                     return key;
                 }
@@ -155,7 +156,7 @@ impl Queue {
                 let pause = BACKOFF.after(*failures);
                 *failures = failures.saturating_add(1);
                 state.not_before.insert(key.clone(), now + pause);
-                // A later wish must not put the retry off.
+                // A pass that is due later must not postpone the retry.
                 let due = state.due.entry(key.clone()).or_insert(now);
                 *due = (*due).min(now);
             }
@@ -168,7 +169,7 @@ impl Queue {
                 state.not_before.remove(key);
             }
         }
-        // What came in meanwhile waits with everybody else.
+        // Requests that came during the pass: the object waits again.
         if let Some(due) = state.due.remove(key) {
             state.wait(key.clone(), due);
         }

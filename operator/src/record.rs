@@ -1,4 +1,4 @@
-//! Writes status: what was seen, as soon as it matters, and not more often than people can read.
+//! Writes status: important changes at once, others at most once a second per object.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use crate::store::Key;
 /// Numbers and messages of one object are written at most this often. A change of a condition or a revision is written at once.
 const GAP: Duration = Duration::from_secs(1);
 
-/// Fields whose change cannot wait.
+/// Fields whose change is written at once.
 const URGENT: [&str; 9] = [
     "phase",
     "observedGeneration",
@@ -35,14 +35,14 @@ pub struct Recorder {
     last: Mutex<HashMap<Key, Instant>>,
 }
 
-/// What became of a status.
+/// The result of recording a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
-    /// Nothing had changed.
+    /// Nothing was written: the status is the same, or the object has changed or is gone.
     Same,
-    /// It was written; the version that this made.
+    /// It was written; the resourceVersion of the write.
     Written(u64),
-    /// It is to be written then.
+    /// It has to be written at that time.
     Later(Instant),
 }
 
@@ -57,9 +57,9 @@ impl Recorder {
         self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Writes the difference between two states of an object's status.
+    /// Writes the difference between two versions of an object's status.
     ///
-    /// `version` is the object's that was looked at: another one of that name, or a newer one, gets a status of its own.
+    /// `version` is the resourceVersion of the observed object: the patch fails if the object was changed or recreated since.
     pub async fn record(&self, key: &Key, path: &str, version: &str, before: &Value, after: &Value) -> Result<Recorded, CallError> {
         let difference = difference(before, after);
         if difference.is_empty() {
@@ -79,7 +79,7 @@ impl Recorder {
                 self.last().insert(key.clone(), Instant::now());
                 Ok(Recorded::Written(written.metadata.version()))
             }
-            // The object is gone, or has changed: the change brings the next pass.
+            // The object is gone or has changed: the event of that causes the next pass.
             Err(error) if error.is_not_found() || error.is_conflict() => Ok(Recorded::Same),
             Err(error) => Err(error),
         }
@@ -121,7 +121,7 @@ mod tests {
         let after = json!({ "replicas": 1, "readyReplicas": 2 });
         assert_eq!(Value::Object(difference(&before, &after)), json!({ "readyReplicas": 2, "canary": null }));
         assert!(difference(&before, &before).is_empty());
-        // What is gone inside an object has to be said: a merge would keep it.
+        // Fields that are removed inside an object need a null: a merge patch would keep them.
         let nested = |hook_run: Option<&str>| json!({ "canary": { "revision": "a", "currentStepHookRun": hook_run } });
         let without = json!({ "canary": { "revision": "a" } });
         assert_eq!(Value::Object(difference(&nested(Some("run")), &without)), json!({ "canary": { "currentStepHookRun": null } }));

@@ -13,18 +13,18 @@ use tokio::sync::watch;
 use crate::health::Health;
 use crate::metrics::Metrics;
 
-/// How this process is.
+/// The state that the endpoints report.
 #[derive(Debug, Clone)]
 pub struct Condition {
-    /// What Prometheus may know.
+    /// Metrics.
     pub metrics: Arc<Metrics>,
     /// Whether this process leads.
     pub leading: watch::Receiver<bool>,
-    /// What a leader can list and watch.
+    /// Which kinds a leader can list and watch.
     pub health: Arc<Health>,
 }
 
-/// Answers until it is dropped.
+/// Serves until it is dropped.
 pub async fn serve(address: SocketAddr, condition: Condition) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "serving /healthz, /readyz and /metrics");
@@ -36,7 +36,8 @@ pub async fn serve(address: SocketAddr, condition: Condition) -> std::io::Result
     axum::serve(listener, router).await
 }
 
-/// Ready: a process that stands by, or a leader that has listed everything that it may. A line for each kind that it cannot list or watch.
+/// Ready is a process that stands by, and a leader that has listed every kind that it may list. The body has a line for each kind that
+/// cannot be listed or watched.
 async fn ready(State(condition): State<Condition>) -> (StatusCode, String) {
     if !*condition.leading.borrow() {
         return (StatusCode::OK, "standing by\n".to_owned());

@@ -1,4 +1,4 @@
-//! Read your writes: an object is not acted on until the cache has seen what was last written for it.
+//! Read your writes: an object is not reconciled until the caches have seen what was last written for it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Mutex;
@@ -14,27 +14,27 @@ use crate::store::{Cached, Key, Store};
 
 /// If the cache has not seen a write after this time, its watch is opened again.
 pub const UNSEEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many objects are looked up at once.
+/// How many objects are looked up concurrently.
 const AT_ONCE: usize = 16;
 
-/// What the cache must have seen of one kind.
+/// What the cache of one kind must have seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expected {
     /// Everything up to this version.
     pub version: u64,
     /// Objects that must be gone: their keys and uids.
     pub gone: HashSet<(Key, String)>,
-    /// Objects whose write got no answer: only the server can tell whether it was done.
+    /// Objects whose write got no answer: only the API server knows whether it was done.
     pub unanswered: HashSet<Key>,
 }
 
 impl Expected {
-    /// A write made this version.
+    /// A write resulted in this version.
     pub fn wrote(&mut self, version: u64) {
         self.version = self.version.max(version);
     }
 
-    /// The server says that the object does not exist.
+    /// The API server reported that the object does not exist.
     pub fn lost(&mut self, key: Key, uid: &str) {
         self.gone.insert((key, uid.to_owned()));
     }
@@ -46,13 +46,13 @@ impl Expected {
     }
 }
 
-/// What was seen of one kind, whichever it is.
+/// The cache of one kind, whichever it is.
 pub trait Cache: Send + Sync {
     /// Whether it has seen all that is expected.
     fn has_seen(&self, expected: &Expected) -> bool;
-    /// It shows less than it should: its watch is opened again.
+    /// The cache lacks something that it should have seen: its watch is opened again.
     fn watch_again(&self);
-    /// Asks the server about writes that got no answer: what is to be seen of them.
+    /// Asks the API server about writes that got no answer, and returns what the cache must see of them.
     fn look_up<'a>(&'a self, server: &'a Server, unanswered: &'a HashSet<Key>) -> BoxFuture<'a, Result<Expected, CallError>>;
 }
 
@@ -71,7 +71,7 @@ impl<T: Cached> Cache for Store<T> {
         let one = move |path: String| async move {
             match server.get::<Written>(&path).await {
                 Ok(found) => Ok(Some(found.metadata.version())),
-                // It was not done, or the watch tells that it is gone.
+                // The write was not done, or the object is gone and the watch reports that.
                 Err(error) if error.is_not_found() => Ok(None),
                 Err(error) => Err(error),
             }
@@ -86,7 +86,7 @@ impl<T: Cached> Cache for Store<T> {
     }
 }
 
-/// The path of one object, from that of all.
+/// The API path of one object.
 pub(crate) fn path<T: Cached>(key: &Key) -> String {
     let (group, plural) = T::PATH.rsplit_once('/').unwrap_or_default();
     format!("{group}/namespaces/{}/{plural}/{}", key.namespace, key.name)
@@ -114,7 +114,7 @@ impl Writes {
     }
 }
 
-/// Whether an object may be acted on.
+/// Whether an object may be reconciled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     /// The cache has seen every write.
@@ -127,7 +127,7 @@ pub enum Settled {
     Unanswered,
 }
 
-/// What was written and not yet seen, by object.
+/// Writes that the caches have not seen yet, by object.
 #[derive(Debug, Default)]
 pub struct Settle {
     open: Mutex<HashMap<Key, (Writes, Instant)>>,
@@ -171,7 +171,7 @@ impl Settle {
         self.open().get(key).map(|(writes, _)| writes.clone()).unwrap_or_default()
     }
 
-    /// The server was asked about writes that got no answer: what is to be seen of them.
+    /// The API server was asked about writes that got no answer: `found` is what the caches must see of them.
     pub fn answered(&self, key: &Key, found: Vec<(Resource, Expected)>) {
         if let Some((writes, since)) = self.open().get_mut(key) {
             *since = Instant::now();

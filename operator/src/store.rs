@@ -1,4 +1,4 @@
-//! What the informers have seen, found by key or by index.
+//! The caches that informers fill, with lookup by key or by index.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard};
@@ -25,7 +25,7 @@ impl std::fmt::Display for Key {
     }
 }
 
-/// Something that can be kept: slim, and decoded without building more than itself.
+/// An object in a cache: it has only the fields that are needed, and is decoded without building the rest.
 pub trait Cached: Send + Sync + Sized + 'static {
     /// The kind, for logs and metrics.
     const KIND: &'static str;
@@ -39,21 +39,21 @@ pub trait Cached: Send + Sync + Sized + 'static {
     fn uid(&self) -> &str;
     /// The version of the object.
     fn version(&self) -> u64;
-    /// What it can be found by.
+    /// The index entry that it is found by.
     fn index(&self) -> Option<Index>;
-    /// Whether it can ever matter to us. What cannot is not kept.
+    /// Whether it is kept. Objects that can never affect a decision are not.
     fn matters(&self) -> bool {
         true
     }
-    /// How many bytes of its namespace's allowance it needs. Nothing if it is cut.
+    /// How many bytes of its namespace's allowance it needs; 0 if it is cut.
     fn size(&self) -> usize {
         0
     }
-    /// Forgets what can be large. It stays as something that exists, and `why` is what people are told.
+    /// Drops the fields that can be large. The object still counts as existing, and `why` is what its workload reports.
     fn cut(&mut self, _why: String) {}
 }
 
-/// What objects can be found by.
+/// Index entries.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Index {
     /// Its controller.
@@ -64,12 +64,12 @@ pub enum Index {
     Namespace(String),
 }
 
-/// A controller as its objects name it. Anybody can write an owner reference: only all of it together says who owns an object.
+/// A controller as an owner reference names it. Any user can write owner references: all fields have to match.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct OwnerKey {
-    /// The kind, which is one of ours.
+    /// The kind, which is one of the operator's own.
     pub kind: String,
-    /// The namespace, which is the object's own, and the name.
+    /// The namespace, which is that of the object itself, and the controller's name.
     pub key: Key,
     /// The uid.
     pub uid: String,
@@ -92,10 +92,10 @@ struct Inner<T> {
     cut: BTreeMap<Key, Cut>,
 }
 
-/// An object of which not all is kept.
+/// An object of which not all fields are kept.
 #[derive(Debug, Clone, Copy)]
 struct Cut {
-    /// What all of it needs.
+    /// The bytes that the whole object needs.
     size: usize,
     version: u64,
 }
@@ -114,7 +114,7 @@ impl<T: Cached> Fresh<T> {
         Self { objects: HashMap::new(), cut: BTreeMap::new(), used: HashMap::new() }
     }
 
-    /// Puts an object into the list. A list alone does not need more than its namespaces may have.
+    /// Adds an object to the list. It is cut if the list alone would exceed the allowance of its namespace.
     pub(crate) fn insert(&mut self, mut object: T, allowance: &Allowance) {
         let (key, size) = (object.key(), object.size());
         self.remove(&key);
@@ -148,14 +148,14 @@ pub struct Store<T> {
     allowance: Arc<Allowance>,
     /// Everything up to this version has been seen.
     progress: watch::Sender<u64>,
-    /// Whether there was a list.
+    /// Whether the first list is complete.
     listed: watch::Sender<bool>,
     stalled: tokio::sync::Notify,
-    /// When it was last said that the watch shows less than it should.
+    /// When the watch was last reported as stalled.
     stalled_at: Mutex<Option<Instant>>,
 }
 
-/// How often a watch is opened again at most because it shows less than it should.
+/// The least time between two restarts of a watch that is reported as stalled.
 const STALLED_AGAIN: Duration = Duration::from_secs(30);
 
 impl<T: Cached> Default for Store<T> {
@@ -165,7 +165,7 @@ impl<T: Cached> Default for Store<T> {
 }
 
 impl<T: Cached> Store<T> {
-    /// An empty store, whose objects need no more of each namespace than is allowed.
+    /// An empty store whose objects share the memory allowance of their namespaces.
     #[must_use]
     pub fn within(allowance: Arc<Allowance>) -> Self {
         let inner = RwLock::new(Inner { objects: HashMap::new(), indexed: HashMap::new(), cut: BTreeMap::new() });
@@ -205,7 +205,7 @@ impl<T: Cached> Store<T> {
         self.read(|inner| inner.objects.values().cloned().collect())
     }
 
-    /// How many objects are such.
+    /// How many objects satisfy `is_such`.
     pub fn count(&self, is_such: impl Fn(&T) -> bool) -> usize {
         self.read(|inner| inner.objects.values().filter(|object| is_such(object)).count())
     }
@@ -228,24 +228,24 @@ impl<T: Cached> Store<T> {
         *self.progress.borrow()
     }
 
-    /// Whether a list is here.
+    /// Whether the first list is complete.
     #[must_use]
     pub fn is_listed(&self) -> bool {
         *self.listed.borrow()
     }
 
-    /// All that there is has been put here.
+    /// The first list is complete.
     pub fn set_listed(&self) {
         self.listed.send_replace(true);
     }
 
-    /// Returns when a list is here.
+    /// Returns when the first list is complete.
     pub async fn listed(&self) {
         // The sender lives in self, so waiting cannot fail.
         let _ = self.listed.subscribe().wait_for(|listed| *listed).await;
     }
 
-    /// The watch shows less than it should: if it is open, the informer opens it again.
+    /// The watch has not shown a write that it should have: if it is open, the informer opens it again.
     pub(crate) fn is_stalled(&self) {
         let mut last = self.stalled_at.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if last.is_none_or(|last| last.elapsed() >= STALLED_AGAIN) {
@@ -267,7 +267,7 @@ impl<T: Cached> Store<T> {
         });
     }
 
-    /// Puts one object in place of what was there, or removes it.
+    /// Stores an object in place of the previous one, or removes it.
     pub fn put(&self, key: &Key, new: Option<T>) -> Change<T> {
         self.write().put(key, new, &self.allowance)
     }
@@ -276,7 +276,7 @@ impl<T: Cached> Store<T> {
         self.inner.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Puts a complete list in place of everything. Objects that are no longer there are changes too.
+    /// Replaces all objects with a complete list. Objects that are missing in it are reported as changes too.
     pub(crate) fn replace(&self, mut fresh: Fresh<T>, version: u64) -> Vec<Change<T>> {
         let mut inner = self.write();
         let gone: Vec<Key> = inner.objects.keys().filter(|key| !fresh.objects.contains_key(*key)).cloned().collect();
@@ -292,13 +292,13 @@ impl<T: Cached> Store<T> {
         }
         inner.cut.extend(fresh.cut);
         drop(inner);
-        // A list is the truth, even where an older server answers with an older version.
+        // An API server that lags behind can list an older version: its list is taken over, but the progress does not go back.
         self.progress.send_modify(|progress| *progress = version.max(*progress));
         self.set_listed();
         changes
     }
 
-    /// Objects that are cut although their namespace has room for them again, at most so many, by turns of the namespaces.
+    /// At most `most` objects that are cut although their namespace has room again, round-robin between namespaces.
     pub(crate) fn to_restore(&self, most: usize) -> Vec<Key> {
         let mut turns = Turns::default();
         self.read(|inner| {
@@ -308,7 +308,7 @@ impl<T: Cached> Store<T> {
         std::iter::from_fn(|| turns.pop()).take(most).collect()
     }
 
-    /// Puts all of an object in place of what was left of it, if it is the same version: what is newer comes from the watch, in its turn.
+    /// Replaces a cut object with the whole one if it is the same version; newer versions come from the watch.
     pub(crate) fn restore(&self, whole: T) -> Option<Change<T>> {
         let key = whole.key();
         let mut inner = self.write();
@@ -343,7 +343,7 @@ impl<T: Cached> Inner<T> {
         Change { old, new }
     }
 
-    /// The object as it can be kept, if at all.
+    /// The object as it is kept: cut if its namespace has no room, none if it is not needed.
     fn fit(&mut self, key: &Key, mut object: T, allowance: &Allowance) -> Option<T> {
         let size = object.size();
         if !allowance.take(&key.namespace, size) {
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(store.len(), 1);
     }
 
-    /// Something of a size, as long as it is whole.
+    /// An object with a size, which is 0 when it is cut.
     #[derive(Debug)]
     struct Large(Thing, usize, bool);
 

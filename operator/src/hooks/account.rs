@@ -1,4 +1,5 @@
-//! The API in the name of a ServiceAccount of the run's namespace: the operator's own rights are never lent to a hook.
+//! Access to the API server that impersonates a ServiceAccount of the run's namespace: `kubernetes` and `exec` act with its rights,
+//! not with the operator's.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -11,10 +12,11 @@ use super::names::{checked, is_subdomain};
 use super::{Asker, Measurement, locked};
 use crate::client::{CallError, Server};
 
-/// The most clients that are kept.
+/// The most clients that are cached.
 const MOST_CLIENTS: usize = 64;
 
-/// Clients that speak for ServiceAccounts, with the name of the user, least recently used first. Each has its own connections, which the next measurement finds open.
+/// A cache of clients that impersonate ServiceAccounts, by user name, least recently used first. Each keeps its own connections
+/// open for later measurements.
 #[derive(Default)]
 pub struct Clients(Mutex<VecDeque<(String, Pooled)>>);
 
@@ -24,7 +26,7 @@ impl std::fmt::Debug for Clients {
     }
 }
 
-/// A client that is kept.
+/// A cached client.
 #[derive(Clone)]
 struct Pooled {
     client: Client,
@@ -32,7 +34,7 @@ struct Pooled {
 }
 
 impl Clients {
-    /// The client of a user, made if there is none.
+    /// The client for a user, created if there is none.
     fn of(&self, user: &str, make: impl FnOnce() -> Result<Pooled, NoAnswer>) -> Result<Pooled, NoAnswer> {
         let mut all = locked(&self.0);
         let known = all.iter().position(|(known, _)| known == user).and_then(|place| all.remove(place));
@@ -48,7 +50,7 @@ impl Clients {
     }
 }
 
-/// A ServiceAccount in whose name the API is asked.
+/// An impersonated ServiceAccount.
 pub(crate) struct Account {
     namespace: String,
     name: String,
@@ -86,7 +88,7 @@ impl Account {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// The server's words, and what a person can do about them.
+    /// The API server's error, with a hint what to grant.
     pub(crate) fn refused(&self, error: &CallError) -> NoAnswer {
         let hint = match error.code {
             403 if error.message.contains("cannot impersonate") => {

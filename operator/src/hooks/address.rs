@@ -1,8 +1,8 @@
-//! What an address is by itself, however it is written: some are never a hook's business.
+//! Addresses that are refused to every hook, in every notation.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Says why nobody's hook may go to an address, whoever runs there.
+/// Why an address is refused to every hook.
 pub(crate) fn check(address: IpAddr) -> Result<(), &'static str> {
     match address {
         IpAddr::V4(address) => check_v4(address),
@@ -12,7 +12,7 @@ pub(crate) fn check(address: IpAddr) -> Result<(), &'static str> {
 
 const METADATA: &str = "it is a cloud's metadata service";
 
-/// Where clouds keep the credentials of a machine or of a pod, as far as it is not link-local: Alibaba, Azure, Oracle.
+/// Metadata services of clouds that are not link-local: Alibaba, Azure, Oracle.
 const METADATA_V4: [Ipv4Addr; 3] = [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(192, 0, 0, 192)];
 /// The same: EC2, EKS pod identity, GCE.
 const METADATA_V6: [Ipv6Addr; 3] = [
@@ -39,7 +39,7 @@ fn check_v6(address: Ipv6Addr) -> Result<(), &'static str> {
         _ if address.is_unspecified() => Err("it is no address of a host"),
         _ if address.is_unicast_link_local() => Err("it is a link-local address"),
         _ if address.is_multicast() => Err("it is a multicast address"),
-        // Local NAT64 (RFC 8215): what it stands for depends on who translates.
+        // Local NAT64 (RFC 8215): the embedded address depends on the translator's configuration.
         _ if matches!(address.segments(), [0x64, 0xff9b, 1, ..]) => Err("it stands for another address"),
         _ if METADATA_V6.contains(&address) => Err(METADATA),
         _ => Ok(()),

@@ -1,5 +1,5 @@
-//! What the egress policy has to know of the cluster besides its nodes: where the API server is, which hooks may not reach (what it tells
-//! depends on who asks, and some of it on where from), and, if hooks reach nothing but the cluster, the networks of its Services.
+//! What the egress policy has to know of the cluster besides its nodes: the addresses of the API server, which are refused to hooks
+//! (some of its answers depend on the client's address), and for `--hook-policy=cluster` the networks of Services.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -14,11 +14,11 @@ use tokio::sync::oneshot;
 use super::egress::Egress;
 use crate::client::Server;
 
-/// How often it is looked up again: API servers come and go.
+/// How often it is looked up again, because API servers are added and removed.
 const AGAIN: Duration = Duration::from_secs(60);
 /// The same while something is not known.
 const SOON: Duration = Duration::from_secs(3);
-/// How long looking one thing up may take.
+/// Timeout of one lookup.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The API server writes its own addresses here.
 const ENDPOINT_SLICE: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
@@ -28,9 +28,9 @@ const SERVICE_CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 pub(crate) struct ClusterLookup {
     server: Server,
     egress: Arc<Egress>,
-    /// What this process connects to, and what pods know.
+    /// The API server's hosts: the one that this process connects to, and the one that pods know.
     hosts: Vec<String>,
-    /// What could not be found out last time.
+    /// What the last lookup could not find out.
     trouble: String,
 }
 
@@ -66,11 +66,11 @@ impl ClusterLookup {
     pub(crate) fn new(server: &Server, config: &kube::Config, egress: Arc<Egress>) -> Self {
         let in_pods = std::env::var("KUBERNETES_SERVICE_HOST").ok();
         let hosts = config.cluster_url.host().map(str::to_owned).into_iter().chain(in_pods).collect();
-        // A server that wants to be left alone holds up the policy no longer than one lookup.
+        // With its own timeout, so that an API server that asks for a delay holds up no more than one lookup.
         Self { server: server.with_deadline(TIMEOUT), egress, hosts, trouble: String::new() }
     }
 
-    /// Looks everything up once and tells the policy.
+    /// Looks everything up once and updates the policy.
     async fn look(&mut self) {
         let (api_server, services) = tokio::join!(self.api_server(), self.services());
         let trouble: Vec<String> = [api_server, services].into_iter().filter_map(Result::err).collect();
@@ -84,10 +84,10 @@ impl ClusterLookup {
         self.trouble = trouble;
     }
 
-    /// Looks again and again. Never ends.
+    /// Repeats the lookup for ever. `looked` is sent after the first one.
     pub(crate) async fn keep_looking(mut self, looked: oneshot::Sender<()>) {
         self.look().await;
-        // Whoever waits for it may have ended.
+        // The receiver may be gone.
         let _ = looked.send(());
         loop {
             tokio::time::sleep(if self.trouble.is_empty() { AGAIN } else { SOON }).await;
@@ -95,7 +95,7 @@ impl ClusterLookup {
         }
     }
 
-    /// All or nothing: hooks go nowhere before each address is known that could be the API server's. What was known of it still counts.
+    /// Looks up the API server's addresses. They count as known once every lookup has succeeded; later, a failed one only adds addresses.
     async fn api_server(&self) -> Result<(), String> {
         let hosts = self.hosts.iter().map(|host| async move {
             let found = tokio::time::timeout(TIMEOUT, self.egress.find(host)).await;
@@ -123,7 +123,7 @@ impl ClusterLookup {
     async fn slice(&self) -> Result<Vec<IpAddr>, String> {
         match tokio::time::timeout(TIMEOUT, self.server.get::<EndpointSlice>(ENDPOINT_SLICE)).await {
             Ok(Ok(slice)) => Ok(slice.endpoints.into_iter().flat_map(|endpoint| endpoint.addresses).collect()),
-            // Some API servers are told not to write it.
+            // Some API servers are configured not to write it.
             Ok(Err(error)) if error.is_not_found() => Ok(Vec::new()),
             Ok(Err(error)) => Err(format!("its EndpointSlice cannot be read: {}", error.message)),
             Err(_) => Err("its EndpointSlice could not be read in time".to_owned()),

@@ -1,4 +1,4 @@
-//! Where hooks may go: names are resolved here, every address is checked, and only a checked address is connected to.
+//! The egress policy of hooks: names are resolved here, every address is checked, and only checked addresses are connected to.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use super::address::{self, unwrapped};
 use crate::kinds::node::Node;
 use crate::store::Store;
 
-/// How far hooks may reach. What is refused for every hook is refused in each case, and --hook-allow-cidr is allowed in each.
+/// The reach of hooks. Each value refuses what is refused to every hook, and allows --hook-allow-cidr.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Reach {
     /// Every address that is not refused for every hook
@@ -27,32 +27,32 @@ pub enum Reach {
     OwnPods,
 }
 
-/// What the operator's administrator allows and refuses.
+/// What the operator's flags allow and refuse.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
-    /// How far hooks may reach.
+    /// The reach of hooks.
     pub reach: Reach,
     /// Networks that are allowed although they would be refused otherwise.
     pub allow: Vec<IpNet>,
     /// Networks that are refused.
     pub deny: Vec<IpNet>,
-    /// If there are any, only these hosts are allowed. `*.example.com` stands for everything below it.
+    /// If there are any, only these hosts are allowed. `*.example.com` matches every host below it.
     pub allow_hosts: Vec<String>,
     /// Hosts that are refused.
     pub deny_hosts: Vec<String>,
 }
 
-/// What is known of the cluster.
+/// The addresses of the cluster, as far as they are known.
 #[derive(Debug, Default)]
 struct Known {
-    /// The API server's own addresses. Nothing while they are not known.
+    /// The API server's own addresses. None while they are not known.
     api_server: Option<HashSet<IpAddr>>,
     nodes: HashSet<IpAddr>,
     pods: HashSet<IpNet>,
     services: HashSet<IpNet>,
 }
 
-/// Finds and checks addresses.
+/// Resolves names and checks addresses.
 #[derive(Debug)]
 pub struct Egress {
     policy: Policy,
@@ -60,12 +60,12 @@ pub struct Egress {
     resolver: TokioResolver,
 }
 
-/// Why a place is not connected to.
+/// Why a connection is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// The policy says no.
+    /// The policy refuses it.
     Policy(String),
-    /// It cannot be found out where it is, or whose it is.
+    /// The name cannot be resolved, or it cannot be looked up what the address belongs to.
     Unknown(String),
 }
 
@@ -80,18 +80,18 @@ impl std::fmt::Display for Refusal {
 /// Why an address is not allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Denied {
-    /// By a flag, which wins against all others.
+    /// By --hook-deny-cidr, which has precedence over everything else.
     ByFlag,
     /// To every hook.
     ToAll(&'static str),
-    /// To every hook but one about a pod that uses its node's network.
+    /// To every hook except one about a pod with `hostNetwork` on this node.
     Node,
-    /// To every hook but those of the namespace that it belongs to.
+    /// To every hook except those of the namespace that the address belongs to.
     Foreign,
 }
 
 impl Denied {
-    /// What is refused, and what would allow it.
+    /// The message: what is refused, why, and the flag that would allow it.
     pub(crate) fn of(self, address: IpAddr) -> Refusal {
         let why = match self {
             Self::ByFlag => return Refusal::Policy(format!("{address} is refused: --hook-deny-cidr")),
@@ -105,7 +105,7 @@ impl Denied {
 }
 
 impl Egress {
-    /// With the machine's name servers, or with one.
+    /// Uses the system's name servers, or `name_server`.
     pub fn new(policy: Policy, name_server: Option<SocketAddr>) -> Result<Self, String> {
         let provider = TokioRuntimeProvider::default();
         let builder = match name_server {
@@ -128,7 +128,7 @@ impl Egress {
         self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether hooks reach nothing but pods and Services.
+    /// Whether the networks of Services are needed.
     pub(crate) fn needs_services(&self) -> bool {
         self.policy.reach == Reach::Cluster
     }
@@ -143,33 +143,33 @@ impl Egress {
         self.known().api_server.clone()
     }
 
-    /// From now on these are the API server's own addresses.
+    /// Sets the API server's own addresses.
     pub(crate) fn api_server_is_at(&self, addresses: impl IntoIterator<Item = IpAddr>) {
         self.known_mut().api_server = Some(addresses.into_iter().map(unwrapped).collect());
     }
 
-    /// From now on these are the networks of Services.
+    /// Sets the networks of Services.
     pub(crate) fn services_are_in(&self, networks: impl IntoIterator<Item = IpNet>) {
         self.known_mut().services = networks.into_iter().map(|network| network.trunc()).collect();
     }
 
-    /// Takes the addresses of nodes and the networks of their pods from what is there.
+    /// Sets the addresses of nodes and the networks of their pods from the cache.
     pub(crate) fn see_nodes(&self, nodes: &Store<Node>) {
-        // Locked before the nodes are read: of two who do this at once, the last one has the newest view.
+        // Locked before the nodes are read: if two threads do this at once, the last one has the newest nodes.
         let mut known = self.known_mut();
         let nodes = nodes.all();
         known.nodes = nodes.iter().flat_map(|node| &node.addresses).copied().map(unwrapped).collect();
         known.pods = nodes.iter().flat_map(|node| &node.pod_networks).map(IpNet::trunc).collect();
     }
 
-    /// Addresses of a name, or of what is an address already.
+    /// The addresses of a host, which is a name or an address.
     pub(crate) async fn find(&self, host: &str) -> Result<Vec<IpAddr>, Refusal> {
         if let Ok(address) = host.trim_matches(['[', ']']).parse() {
             return Ok(vec![address]);
         }
         match self.resolver.lookup_ip(host).await {
             Ok(found) => Ok(found.iter().collect()),
-            // A name server's words are not the hook's to read.
+            // The name server's own error is not shown to users of hooks.
             Err(error) if error.is_nx_domain() || error.is_no_records_found() => {
                 Err(Refusal::Unknown(format!("the host {host} is not known")))
             }
@@ -177,7 +177,7 @@ impl Egress {
         }
     }
 
-    /// Addresses that a url leads to, which have yet to be checked.
+    /// The addresses of a url, not checked yet.
     pub(crate) async fn places(&self, url: &Url) -> Result<Vec<SocketAddr>, Refusal> {
         let refuse = |text: &str| Refusal::Policy(text.to_owned());
         if !matches!(url.scheme(), "http" | "https") {
@@ -253,7 +253,8 @@ impl Policy {
 
 pub(crate) const NO_NETWORKS: &str = "the networks of this cluster are not known: no node has podCIDRs, and no ServiceCIDR was found";
 
-/// Whether a network holds an address. There may be as many networks as nodes: they are looked up, not walked through.
+/// Whether one of the networks contains an address. There may be as many networks as nodes, so each prefix of the address is
+/// looked up instead of scanning the networks.
 fn is_in(networks: &HashSet<IpNet>, address: IpAddr) -> bool {
     let longest = if address.is_ipv4() { 32 } else { 128 };
     !networks.is_empty() && (0..=longest).any(|length| IpNet::new(address, length).is_ok_and(|network| networks.contains(&network.trunc())))
@@ -265,7 +266,7 @@ mod tests {
     use crate::hooks::address::forms;
     use crate::store::Cached as _;
 
-    /// A policy in a cluster whose API server is known.
+    /// A policy in a cluster whose API server's addresses are known.
     fn known(policy: Policy) -> Egress {
         let egress = Egress::new(policy, Some("127.0.0.1:1".parse().unwrap())).unwrap();
         egress.api_server_is_at(["10.96.0.1".parse().unwrap()]);

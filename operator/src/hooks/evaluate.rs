@@ -1,5 +1,5 @@
-//! Reads and judges answers: somebody else's data under somebody else's program. It happens in few places at once, by turns of the namespaces, and never where the
-//! operator's own work is done.
+//! Parses and evaluates answers. Both the data and the conditions are untrusted, so this runs on blocking threads, few at once,
+//! round-robin between namespaces.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use super::http::NoAnswer;
 use super::{Answer, Measurement};
 use crate::fair::Places;
 
-/// Answers that are read at once. Each needs many times its own size as long as it is.
+/// Answers that are parsed at once. Each needs many times its own size meanwhile.
 const AT_ONCE: usize = 2;
 /// The most values of an answer.
 const MOST_VALUES: usize = 50_000;
-/// How long anybody waits for it. What is allowed in an answer and in a condition takes less.
+/// Timeout of one evaluation. Within the limits on answers and conditions it takes less.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How an answer is read.
+/// Parses an answer.
 pub(crate) type Reading = Box<dyn FnOnce() -> Result<Answer, NoAnswer> + Send>;
 
-/// Reads and judges.
+/// Parses and evaluates answers.
 #[derive(Debug)]
 pub(crate) struct Evaluation {
     places: Arc<Places>,
@@ -36,12 +36,12 @@ impl Default for Evaluation {
 }
 
 impl Evaluation {
-    /// What an answer means.
+    /// Parses an answer and evaluates the conditions of its metric.
     pub(crate) async fn of(&self, measurement: Measurement, reading: Reading) -> Outcome {
         let wrong = |message: &str| Outcome { phase: Phase::Error, value: None, message: Some(message.to_owned()) };
         let place = self.places.take(&measurement.namespace).await;
         let work = tokio::task::spawn_blocking(move || {
-            // It takes its place for as long as it works, whoever still waits for it.
+            // Held until the work ends, even after the timeout.
             let _place = place;
             meaning(&measurement.metric, reading())
         });
@@ -65,7 +65,7 @@ fn meaning(metric: &Metric, answer: Result<Answer, NoAnswer>) -> Outcome {
     }
 }
 
-/// An answer, unless it has so many values that reading it would need too much.
+/// The answer, unless it has so many values that parsing it would need too much memory.
 pub(crate) fn few(bytes: &[u8]) -> Result<&[u8], NoAnswer> {
     match values(bytes) {
         count if count > MOST_VALUES => Err(NoAnswer::because(format!("the answer has {count} values, at most {MOST_VALUES} are read"))),
@@ -73,7 +73,7 @@ pub(crate) fn few(bytes: &[u8]) -> Result<&[u8], NoAnswer> {
     }
 }
 
-/// The JSON of an answer.
+/// Parses an answer as JSON.
 pub(crate) fn json(bytes: &[u8]) -> Result<Value, NoAnswer> {
     let read = |bytes| serde_json::from_slice(bytes).map_err(|error| NoAnswer::because(format!("the answer is no JSON: {error}")));
     few(bytes).and_then(read)

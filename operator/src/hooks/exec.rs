@@ -1,4 +1,4 @@
-//! Runs a command in a container of the pod that the hook is about.
+//! The `exec` provider: runs a command in a container of the pod `PodName`.
 
 use api::tkex::Exec;
 use kube::api::AttachParams;
@@ -46,7 +46,7 @@ async fn run(asker: &Asker, measurement: &Measurement, spec: &Exec) -> Result<An
     }
     let said = [status.message.unwrap_or_default(), err?.trim_end().to_owned()].join(": ");
     let message = said.trim_end_matches(": ").to_owned();
-    // The command's own no; anything else means that it did not run.
+    // The command failed by its own exit code; with any other reason it did not run.
     if status.reason.as_deref() == Some("NonZeroExitCode") {
         Ok(Answer::Refused { value: Some(out), message })
     } else {
@@ -54,7 +54,7 @@ async fn run(asker: &Asker, measurement: &Measurement, spec: &Exec) -> Result<An
     }
 }
 
-/// The server switches protocols or gives a number, but no words.
+/// The error has only the HTTP status of the failed upgrade, without a message of the API server.
 fn refused(account: &Account, pod: &str, error: &kube::Error) -> NoAnswer {
     let code = if let kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(code)) = error { code.as_u16() } else { 0 };
     NoAnswer::because(match code {

@@ -1,4 +1,4 @@
-//! How many measurements go to one address and port at once.
+//! Limits the measurements in flight to one address and port.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, Weak};
 use super::locked;
 use crate::fair::Places;
 
-/// Addresses that are remembered before those that nobody waits for are forgotten.
+/// When this many addresses are known, unused ones are removed.
 const REMEMBERED: usize = 1024;
 
-/// The places of each address, as long as a measurement has or wants one.
+/// The slots of each address, as long as a measurement holds or waits for one.
 #[derive(Debug)]
 pub(crate) struct Hosts {
     per_host: usize,
@@ -18,12 +18,12 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// So many measurements at once to each address.
+    /// Allows this many measurements in flight to each address.
     pub(crate) fn new(per_host: usize) -> Self {
         Self { per_host, known: Mutex::default() }
     }
 
-    /// The places of one address.
+    /// The slots of one address.
     pub(crate) fn of(&self, host: SocketAddr) -> Arc<Places> {
         let mut known = locked(&self.known);
         if let Some(places) = known.get(&host).and_then(Weak::upgrade) {

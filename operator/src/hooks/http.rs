@@ -1,5 +1,5 @@
-//! One request to the outside: a fresh connection to a checked address, a deadline, a limit on the answer, and nothing of ours in it.
-//! Messages tell what was asked and what kind of trouble there was, never in the words of whoever is there.
+//! One HTTP request of a hook: a new connection to a checked address, with a deadline, a limit on the answer, and without any
+//! credentials of the operator. Messages name the kind of failure, never what the server sent.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,16 +19,16 @@ use super::large::SMALL;
 use super::target::Target;
 use super::{Asker, Measurement};
 
-/// The largest answer.
+/// The largest answer, in bytes.
 pub(crate) const LARGEST: usize = 1024 * 1024;
-/// Redirects that are followed if they are at all.
+/// The most redirects that are followed.
 const REDIRECTS: usize = 5;
-/// How long one address may take to answer before the next is tried.
+/// Timeout of connecting to one address, after which the next is tried.
 const CONNECT: Duration = Duration::from_secs(3);
-/// Encodings of answers that have a name.
+/// Content encodings that messages name.
 const ENCODINGS: [&str; 6] = ["gzip", "x-gzip", "deflate", "compress", "br", "zstd"];
 
-/// What to ask.
+/// A request.
 #[derive(Debug)]
 pub(crate) struct Ask {
     pub(crate) method: Method,
@@ -39,11 +39,11 @@ pub(crate) struct Ask {
     pub(crate) follow_redirects: bool,
 }
 
-/// Why there is no answer.
+/// Why there is no usable answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NoAnswer {
     pub(crate) message: String,
-    /// Whether the policy refused it.
+    /// Whether the egress policy refused it.
     pub(crate) refused: bool,
 }
 
@@ -63,7 +63,7 @@ impl From<Refusal> for NoAnswer {
     }
 }
 
-/// Reads a url; the problem says what is wrong with it.
+/// Parses a url.
 pub(crate) fn url(text: &str) -> Result<Url, NoAnswer> {
     let url = Url::parse(text).map_err(|error| NoAnswer::because(format!("the url cannot be read: {error}")))?;
     if !url.username().is_empty() || url.password().is_some() {
@@ -72,14 +72,14 @@ pub(crate) fn url(text: &str) -> Result<Url, NoAnswer> {
     Ok(url)
 }
 
-/// Asks, and returns the body of a 2xx answer.
+/// Sends a request, and returns the body of a 2xx answer.
 pub(crate) async fn ask(asker: &Asker, measurement: &Measurement, ask: Ask) -> Result<Vec<u8>, NoAnswer> {
     let (deadline, timeout) = (ask.target.deadline, ask.target.timeout);
     tokio::time::timeout_at(deadline, follow(asker, measurement, ask)).await.unwrap_or_else(|_| Err(NoAnswer::late(timeout)))
 }
 
 async fn follow(asker: &Asker, measurement: &Measurement, mut ask: Ask) -> Result<Vec<u8>, NoAnswer> {
-    // A place at each address is held already.
+    // A slot of each address of the first url is held already.
     let mut counted: BTreeSet<SocketAddr> = ask.target.hosts().collect();
     let mut places = Vec::new();
     for _ in 0..=REDIRECTS {
@@ -100,7 +100,7 @@ async fn follow(asker: &Asker, measurement: &Measurement, mut ask: Ask) -> Resul
             ask.method = Method::GET;
             ask.body = None;
         }
-        // What was meant for one server is not for another.
+        // Headers and body are not sent to another server.
         if next.origin() != ask.target.url.origin() {
             ask.headers.clear();
             if ask.body.is_some() {
@@ -148,7 +148,7 @@ fn trouble(kind: io::ErrorKind) -> &'static str {
     }
 }
 
-/// How a connection broke.
+/// The message for a connection that broke.
 fn broken(error: &hyper::Error) -> NoAnswer {
     NoAnswer::because(if error.is_parse() { "the connection broke: the answer is no HTTP" } else { "the connection broke" })
 }
@@ -160,7 +160,7 @@ async fn send(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, ask:
         .handshake::<_, Full<Bytes>>(TokioIo::new(stream))
         .await
         .map_err(|error| broken(&error))?;
-    // Lives as long as the answer is being read.
+    // Drives the connection until the answer is read or dropped.
     tokio::spawn(async move {
         let _ = connection.await;
     });
@@ -199,7 +199,7 @@ async fn body(asker: &Asker, measurement: &Measurement, response: http::Response
                 return Err(NoAnswer::because(format!("the answer has more than {LARGEST} bytes")));
             }
             if length > SMALL && measurement.large.get().is_none() {
-                // Kept until the answer has been judged.
+                // Held until the answer is evaluated.
                 let _ = measurement.large.set(asker.large.place(&measurement.namespace).await);
             }
             bytes.extend_from_slice(data);
@@ -223,7 +223,7 @@ mod tests {
     use crate::hooks::testing::{asker, measurement};
     use crate::hooks::web;
 
-    /// Where a server is that says this to the first who comes, and what ends when somebody has come.
+    /// The address of a server that sends this to its first client, and its task, which ends after that.
     async fn serve(says: Vec<u8>) -> (SocketAddr, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -239,7 +239,7 @@ mod tests {
         asker(Policy { allow: vec!["127.0.0.0/8".parse().unwrap()], ..Policy::default() }, Vec::new()).0
     }
 
-    /// What comes of asking a server that says this to everybody, and whether the answer took a place.
+    /// The result of a request to a server that sends this, and whether the answer took a place.
     async fn asked(scheme: &str, says: Vec<u8>, web: Web) -> (Result<(), String>, bool) {
         let (address, _) = serve(says).await;
         let (asker, measurement) = (local(), measurement(&format!("{scheme}://{address}/"), None));

@@ -1,4 +1,4 @@
-//! Looks at one object of the run's namespace, or sets its annotations.
+//! The `kubernetes` provider: reads one object of the run's namespace, or sets its annotations.
 
 use api::tkex::{Function, Kubernetes};
 use planner::hookrun::arguments::{Place, fill};
@@ -78,7 +78,7 @@ fn look(object: &Value, fields: &[(String, String)], json_path: Option<&str>) ->
     JsonPath::parse(path).and_then(|path| path.find(object)).map(Answer::Value).map_err(problem)
 }
 
-/// The object's path: a pod, or what the arguments Group, Version and Kind say. A run that was made for a pod stays with it.
+/// The object's path: a pod, or an object of the kind in the arguments Group, Version and Kind. Runs about a pod only get that pod.
 async fn path(asker: &Asker, measurement: &Measurement) -> Result<String, NoAnswer> {
     let argument = |name: &str| measurement.arguments.get(name).map_or("", String::as_str);
     let (group, version, kind) = (argument("Group"), argument("Version"), argument("Kind"));

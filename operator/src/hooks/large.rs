@@ -1,10 +1,10 @@
-//! Large answers take a place: few are held in memory at once, and a namespace's hooks do not take them all.
+//! Large answers take a place, so that few are held in memory at once and the hooks of one namespace do not take all places.
 
 use std::sync::Arc;
 
 use crate::fair::{Place, Places};
 
-/// An answer that has no more bytes needs no place.
+/// The largest answer, in bytes, that needs no place.
 pub(crate) const SMALL: usize = 16 * 1024;
 /// Large answers at once. The last half is for namespaces that have none.
 const TOTAL: usize = 16;

@@ -1,4 +1,4 @@
-//! Makes the measurements that are due: many at once, within limits, so that an endpoint that hangs delays only itself.
+//! Runs measurements concurrently, within limits, so that an endpoint that hangs delays only its own measurements.
 
 mod account;
 mod address;
@@ -45,7 +45,7 @@ use evaluate::{Evaluation, Reading};
 use http::NoAnswer;
 use target::Target;
 
-/// How many measurements at once.
+/// How many measurements run at once.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// In all.
@@ -56,32 +56,32 @@ pub struct Limits {
     pub per_host: usize,
 }
 
-/// What measurements need.
+/// Runs single measurements: the clients, the egress policy and the limits that they need.
 #[derive(Debug)]
 pub struct Asker {
-    /// The API server, for Secrets.
+    /// The API server with the operator's own rights: for Secrets, and to look up what an address or a name belongs to.
     pub server: Server,
-    /// How it is reached in another's name.
+    /// The configuration of clients that impersonate ServiceAccounts.
     pub config: kube::Config,
-    /// Clients that reach it so.
+    /// Clients that impersonate ServiceAccounts.
     pub clients: Clients,
-    /// Whether we still may.
+    /// Whether this process still leads.
     pub leadership: Arc<Leadership>,
-    /// Counts.
+    /// Metrics.
     pub metrics: Arc<Metrics>,
-    /// Where hooks may go.
+    /// The egress policy.
     pub egress: Arc<Egress>,
-    /// How many at once.
+    /// Concurrency limits.
     pub limits: Limits,
-    /// How many at once to one address.
+    /// Limits the measurements in flight to each address and port.
     pub(crate) hosts: hosts::Hosts,
     /// Which certificates are trusted.
     pub(crate) tls: Arc<tls::Tls>,
-    /// Room for large answers.
+    /// Limits the large answers that are held in memory.
     pub(crate) large: Arc<large::LargeAnswers>,
 }
 
-/// Measurements that are under way or have ended. Dropping the last clone ends them.
+/// Measurements that are in flight or have ended. Dropping the last clone aborts them.
 #[derive(Debug, Clone)]
 pub struct Hooks {
     shared: Arc<Shared>,
@@ -93,13 +93,13 @@ struct Shared {
     asker: Asker,
     queue: Arc<Queue>,
     runs: Mutex<HashMap<String, Run>>,
-    /// Measurements at once. The last half is for namespaces that have few.
+    /// Slots for measurements. The last half is for namespaces that use few.
     slots: Arc<Places>,
-    /// Answers that are read and judged at once.
+    /// Parses and evaluates answers.
     evaluation: Evaluation,
 }
 
-/// What is known of a run besides its status.
+/// The measurements of a HookRun that its status does not have yet.
 #[derive(Debug, Default)]
 struct Run {
     flying: HashMap<String, AbortHandle>,
@@ -110,11 +110,11 @@ struct Run {
 #[derive(Debug)]
 pub(crate) struct Measurement {
     namespace: String,
-    /// The uid of the pod that the run was made for, if the operator made it for one.
+    /// The uid of the pod that the operator created the run for, if it did.
     pod: Option<String>,
     metric: Metric,
     arguments: BTreeMap<String, String>,
-    /// What its answer takes while it is large.
+    /// The place that its answer takes if it is large.
     large: OnceLock<fair::Place>,
 }
 
@@ -123,7 +123,7 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Hooks {
-    /// Nothing is under way yet. `queue` hears of every measurement that ends.
+    /// No measurement is in flight. A run is added to `queue` whenever one of its measurements ends.
     #[must_use]
     pub fn new(asker: Asker, queue: Arc<Queue>) -> Self {
         let slots = Places::with_reserve(asker.limits.total, asker.limits.per_namespace);
@@ -132,7 +132,7 @@ impl Hooks {
         Self { shared: Arc::new(shared), tasks: Arc::default() }
     }
 
-    /// What is under way for a run, and what has ended and is newer than its status.
+    /// The metrics of a run whose measurements are in flight, and the results that its status does not have yet.
     #[must_use]
     pub fn of(&self, uid: &str, is_new: impl Fn(&Measured) -> bool) -> (BTreeSet<String>, Vec<Measured>) {
         let mut runs = locked(&self.shared.runs);
@@ -145,13 +145,13 @@ impl Hooks {
         known
     }
 
-    /// A run has a verdict or is gone: what is still under way for it ends.
+    /// A run has a verdict or is gone: its measurements are aborted.
     pub fn end(&self, uid: &str) {
         let run = locked(&self.shared.runs).remove(uid);
         run.iter().flat_map(|run| run.flying.values()).for_each(AbortHandle::abort);
     }
 
-    /// Begins a measurement and returns at once.
+    /// Starts a measurement and returns at once.
     pub fn begin(&self, key: Key, run: &HookRun, new: &NewMeasurement) {
         let uid = run.metadata.uid.clone().unwrap_or_default();
         let Some(metric) = run.spec.metrics.iter().find(|metric| metric.name == new.metric) else { return };
@@ -175,7 +175,7 @@ impl Hooks {
     }
 }
 
-/// Reports a measurement however it ended, also by a panic.
+/// Reports the end of a measurement, even if it panicked or was aborted.
 struct ReportOnDrop {
     shared: Arc<Shared>,
     key: Key,
@@ -192,7 +192,7 @@ impl ReportOnDrop {
 
 impl Drop for ReportOnDrop {
     fn drop(&mut self) {
-        // A run that has ended meanwhile wants to know nothing more.
+        // Results of a run that has ended meanwhile are dropped.
         if let Some(run) = locked(&self.shared.runs).get_mut(&self.uid) {
             run.flying.remove(&self.metric);
             run.results.extend(self.result.take());
@@ -201,7 +201,7 @@ impl Drop for ReportOnDrop {
     }
 }
 
-/// Counts a measurement as under way for as long as it lives.
+/// Counts a measurement as in flight until it is dropped.
 struct InFlight<'a>(&'a Metrics);
 
 impl<'a> InFlight<'a> {
@@ -218,7 +218,7 @@ impl Drop for InFlight<'_> {
 }
 
 impl Shared {
-    /// Waits for its turn, asks and judges. Nothing if we may not ask any more.
+    /// Waits for its slots, sends the request and evaluates the answer. None if this process does not lead any more.
     async fn measure(&self, measurement: Measurement, number: i32) -> Option<Measured> {
         let metric = measurement.metric.name.clone();
         let (_turn, target) = self.admitted(&measurement).await;
@@ -248,8 +248,9 @@ impl Shared {
         Some(Measured { metric, number, started, finished: Timestamp::now().max(started), outcome })
     }
 
-    /// Waits for a turn, and says where the measurement goes. What is limited is each address that a name leads to, so the name is resolved and checked
-    /// first, within the other limits; if an address is busy they are given back, and everything is looked up anew after the wait.
+    /// Waits for all slots of a measurement, and returns them with its target. The limit per host counts addresses, so the name
+    /// is resolved first, while the other slots are held. If an address is busy they are released, and the name is resolved again
+    /// after the wait.
     async fn admitted(&self, measurement: &Measurement) -> (Vec<fair::Place>, Result<Option<Target>, NoAnswer>) {
         let mut hosts = BTreeSet::new();
         loop {
@@ -266,7 +267,7 @@ impl Shared {
         }
     }
 
-    /// All places or none: who waits for a host that hangs, or for a full namespace, holds no place of others.
+    /// Takes all slots or none: a measurement that waits for a busy host, or for its namespace, holds no slot that others need.
     async fn turn(&self, measurement: &Measurement, hosts: &BTreeSet<SocketAddr>) -> Vec<fair::Place> {
         let mut gates = vec![Arc::clone(&self.slots)];
         gates.extend(hosts.iter().map(|host| self.asker.hosts.of(*host)));
@@ -284,7 +285,7 @@ impl Shared {
             });
             let Some((index, gate)) = busy else { return places };
             drop(places);
-            // What was waited for is kept while the rest is tried: given back it would go round among those who wait.
+            // The slot that it waited for is kept while the others are tried: released, it would go to another one that waits.
             waited = Some((index, gate.take(&measurement.namespace).await));
         }
     }
@@ -300,19 +301,19 @@ fn provider(metric: &Metric) -> &'static str {
     }
 }
 
-/// Headers that say where a request goes and how long it is.
+/// Headers of the connection and of the message's length, which hooks may not set.
 const OURS: [HeaderName; 6] =
     [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION, header::UPGRADE, header::TE];
 
-/// What was found out.
+/// The result of a measurement, before its conditions are evaluated.
 enum Answer {
     /// A value for the conditions.
     Value(Value),
-    /// Yes, without a value.
+    /// A success without a value.
     Agreed,
-    /// No.
+    /// A failure.
     Refused { value: Option<String>, message: String },
-    /// Something that is no value: it is inconclusive.
+    /// Not a number: inconclusive.
     Nothing(String),
 }
 
@@ -332,7 +333,7 @@ impl Asker {
         Ok(Box::new(|| Ok(answer)))
     }
 
-    /// Headers with their values, those of Secrets too.
+    /// Headers with their values, including those from Secrets.
     async fn headers(&self, measurement: &Measurement, headers: &[Header]) -> Result<HeaderMap, NoAnswer> {
         let mut all = HeaderMap::new();
         for one in headers {

@@ -1,8 +1,8 @@
-//! Names that become a part of a path or of a user's name.
+//! Validation of names that become part of a request path or of a user name.
 
 use super::http::NoAnswer;
 
-/// Whether a text is what a label consists of, however long.
+/// Whether a text has the form of a label, of any length.
 fn is_like_label(text: &str) -> bool {
     let ends = [text.bytes().next(), text.bytes().next_back()];
     ends.iter().all(|end| end.is_some_and(is_lower)) && text.bytes().all(|byte| is_lower(byte) || byte == b'-')
@@ -12,7 +12,7 @@ fn is_lower(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-/// Whether a text can be the name of a container, or of a version of an API: an RFC 1123 label.
+/// Whether a text can be the name of a container or of an API version: an RFC 1123 label.
 pub(crate) fn is_label(text: &str) -> bool {
     text.len() <= 63 && is_like_label(text)
 }
@@ -22,7 +22,7 @@ pub(crate) fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_like_label)
 }
 
-/// Whether a text can be the name of any object that is not named more freely than most: it stays one segment of a path.
+/// Whether a text can be the name of an object of most kinds. It stays one segment of a path.
 pub(crate) fn is_object(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b':');
     !text.is_empty() && text.len() <= 253 && text.bytes().all(is_plain) && !text.starts_with('.')
@@ -39,7 +39,7 @@ pub(crate) fn is_key(text: &str) -> bool {
     !text.is_empty() && text.len() <= 253 && text.bytes().all(is_plain)
 }
 
-/// The text, if it fits. `field` is where it is from, `what` is what it should name.
+/// The text, if it is valid. `field` is where it comes from, `what` is what it should name.
 pub(crate) fn checked<'t>(field: &str, text: &'t str, what: &str, fits: impl Fn(&str) -> bool) -> Result<&'t str, NoAnswer> {
     if fits(text) { Ok(text) } else { Err(NoAnswer::because(format!("{field} is {text:?}, which cannot be the name of {what}"))) }
 }

@@ -1,4 +1,4 @@
-//! Asks a Prometheus: an instant query, now.
+//! The `prometheus` provider: an instant query.
 
 use std::time::Duration;
 
@@ -28,13 +28,13 @@ struct Data {
     result: Value,
 }
 
-/// The result, and whether it is a number that says nothing.
+/// The numbers of the result, or NaN.
 enum Answer {
     Numbers(Value),
     NotANumber(String),
 }
 
-/// Where it is, and how long an answer may take.
+/// The url and the timeout.
 pub(crate) fn request(prometheus: &Prometheus) -> Result<(Url, Duration), NoAnswer> {
     Ok((url(&prometheus.address)?, timeout(prometheus.timeout_seconds, TIMEOUT)))
 }
@@ -67,7 +67,7 @@ pub(crate) async fn measure(
 }
 
 fn read(bytes: &[u8]) -> Result<Answer, NoAnswer> {
-    // The reader's own words would quote the answer.
+    // The parser's own error would quote the answer.
     let no_reply = |_| NoAnswer::because("the answer is not Prometheus': it has no data.result");
     let reply = few(bytes).and_then(|bytes| serde_json::from_slice::<Reply>(bytes).map_err(no_reply))?;
     let texts: Vec<&Value> = match reply.data.result_type.as_str() {
@@ -83,7 +83,7 @@ fn read(bytes: &[u8]) -> Result<Answer, NoAnswer> {
         if number.is_nan() {
             return Ok(Answer::NotANumber("NaN".to_owned()));
         }
-        // JSON knows no infinity; the largest number compares like it.
+        // JSON has no infinity: the largest number compares like it.
         let number = number.clamp(f64::MIN, f64::MAX);
         numbers.push(Number::from_f64(number).map_or(Value::Null, Value::Number));
     }

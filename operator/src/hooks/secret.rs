@@ -1,4 +1,4 @@
-//! Secrets whose values are headers of a request: which one is read, and where its values may go.
+//! Secrets whose values become headers of a request, and the hosts that they may be sent to.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -25,7 +25,7 @@ struct Metadata {
     annotations: BTreeMap<String, String>,
 }
 
-/// The value that a measurement sends along, if the Secret may be read and its value sent there.
+/// The value of a Secret's key, if the operator may read the Secret and it may be sent to the measurement's host.
 pub(crate) async fn value(asker: &Asker, measurement: &Measurement, source: &SecretKey) -> Result<Vec<u8>, NoAnswer> {
     let name = checked("secretKeyRef.name", &source.name, "a Secret", is_subdomain)?;
     let key = checked("secretKeyRef.key", &source.key, "a key of a Secret", is_key)?;
@@ -42,19 +42,20 @@ pub(crate) async fn value(asker: &Asker, measurement: &Measurement, source: &Sec
             )));
         }
     }
-    // A line end behind a value is hardly ever meant.
+    // A newline after a value is hardly ever intended.
     let trimmed = |value: k8s_openapi::ByteString| value.0.trim_ascii_end().to_vec();
     secret.data.remove(key).map(trimmed).ok_or_else(|| NoAnswer::because(format!("the Secret {name} has no key {key}")))
 }
 
-/// The host and port that a measurement goes to.
+/// The host and port of a measurement's url.
 fn host(measurement: &Measurement) -> Result<String, NoAnswer> {
     let url = target::request(measurement)?.map(|(url, _)| url);
     let place = url.and_then(|url| Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?)));
     Ok(place.unwrap_or_default())
 }
 
-/// Whether one of the hosts, with commas between them, is this host and port. One without a port means every port, `*.example.com` what is below example.com.
+/// Whether `hosts`, separated by commas, include this host and port. A host without a port matches every port,
+/// `*.example.com` every host below example.com.
 fn may_go_to(hosts: &str, to: &str) -> bool {
     let Some((name, _)) = to.rsplit_once(':') else { return false };
     hosts.split(',').map(|host| host.trim().to_ascii_lowercase()).any(|host| match host.strip_prefix('*') {

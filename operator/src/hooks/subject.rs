@@ -1,5 +1,5 @@
-//! The pod that the operator made a HookRun for. What is lent to such a run (a ServiceAccount, and with it a command or a patch) is for this pod and no other, whatever the
-//! run's template and arguments say. Runs that people make themselves name their pod or object themselves.
+//! The pod that the operator created a HookRun for. Such a run may use a ServiceAccount (for a command or a patch) on this pod only,
+//! whatever its template and arguments say. Runs that users create name their pod or object themselves.
 
 use api::names::RUN_POD_UID_LABEL;
 use api::tkex::HookRun;
@@ -10,10 +10,10 @@ use super::{Asker, Measurement};
 use crate::client::Written;
 use crate::kinds::custom::controller;
 
-/// The API group of those that have HookRuns made.
+/// The API group of the controllers that create HookRuns.
 const GROUP: &str = "tkex.tencent.com/";
 
-/// The uid of the pod that the operator made a run for.
+/// The uid of the pod that the operator created a run for.
 pub(crate) fn of(run: &HookRun) -> Option<String> {
     controller(&run.metadata).filter(|owner| owner.api_version.starts_with(GROUP))?;
     run.metadata.labels.as_ref()?.get(RUN_POD_UID_LABEL).cloned()
@@ -25,14 +25,14 @@ pub(crate) fn pod_name(measurement: &Measurement) -> Result<&str, NoAnswer> {
     checked("args.PodName", name, "a pod", is_subdomain)
 }
 
-/// The name belongs to another pod than the one that the run was made for.
+/// The name belongs to another pod than the one that the run was created for.
 pub(crate) fn is_another(pod: &str) -> NoAnswer {
     NoAnswer::because(format!(
         "pod {pod} is not the pod that this HookRun was created for: that pod is gone, and nothing is done to this one"
     ))
 }
 
-/// Looks whether a pod is still the one that the run was made for. A run that was not made for one may act on any.
+/// Checks that a pod is still the one that the run was created for. Other runs may act on any pod.
 pub(crate) async fn check(asker: &Asker, measurement: &Measurement, pod: &str) -> Result<(), NoAnswer> {
     let Some(uid) = &measurement.pod else { return Ok(()) };
     let found = asker.server.get::<Written>(&format!("/api/v1/namespaces/{}/pods/{pod}", measurement.namespace)).await;

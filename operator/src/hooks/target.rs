@@ -1,4 +1,4 @@
-//! Where a measurement goes: the addresses behind its url, each of them checked, the ones that depend on who asks as well.
+//! The target of a measurement: the addresses of its url, each checked against the policy and, where needed, the namespace and pod.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -15,29 +15,29 @@ use super::http::NoAnswer;
 use super::names::is_subdomain;
 use super::{Asker, Measurement, prometheus, web};
 
-/// Of a name with more addresses the rest is not tried.
+/// The most addresses of a name that are tried.
 const ADDRESSES: usize = 4;
 
-/// Where a measurement over the network goes.
+/// The target of a measurement over the network.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) url: Url,
-    /// What the url leads to; all of them are allowed, and there is one at least.
+    /// The allowed addresses of the url, at least one.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// How long an answer may take in all, for messages.
+    /// The timeout of the whole request, for messages.
     pub(crate) timeout: Duration,
-    /// When it must be here.
+    /// When the timeout is over.
     pub(crate) deadline: Instant,
 }
 
 impl Target {
-    /// What the limit per host counts: one place has many names, and its address several forms.
+    /// The addresses that the limit per host counts, in one form each: names and notations do not matter.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = SocketAddr> {
         self.addresses.iter().map(|place| SocketAddr::new(unwrapped(place.ip()), place.port()))
     }
 }
 
-/// What a measurement over the network asks for, and how long it may take; nothing if it is not one.
+/// The url and timeout of a measurement over the network; none for other providers.
 pub(crate) fn request(measurement: &Measurement) -> Result<Option<(Url, Duration)>, NoAnswer> {
     let provider = &measurement.metric.provider;
     match (&provider.web, &provider.prometheus) {
@@ -53,7 +53,7 @@ struct List<T> {
 }
 
 impl Asker {
-    /// Where a measurement goes; nothing if it is not one over the network. Names are resolved, and nothing is sent there yet.
+    /// The target of a measurement over the network; none for other providers. Names are resolved, but nothing is sent yet.
     pub(crate) async fn target(&self, measurement: &Measurement) -> Result<Option<Target>, NoAnswer> {
         let Some((url, timeout)) = request(measurement)? else { return Ok(None) };
         let deadline = Instant::now() + timeout;
@@ -62,7 +62,7 @@ impl Asker {
         Ok(Some(Target { url, addresses, timeout, deadline }))
     }
 
-    /// Addresses that a url leads to and that the measurement may connect to.
+    /// The addresses of a url that the measurement may connect to.
     pub(crate) async fn allowed(&self, measurement: &Measurement, url: &Url) -> Result<Vec<SocketAddr>, Refusal> {
         let (mut allowed, mut refused) = (Vec::new(), None);
         for place in self.egress.places(url).await?.into_iter().take(ADDRESSES) {
@@ -84,7 +84,7 @@ impl Asker {
         }
     }
 
-    /// Whether an address of a node is also the one of the pod that the measurement is about, at a port that it declares.
+    /// Whether an address of a node is also that of the `hostNetwork` pod that the measurement is about, at a port that the pod declares.
     async fn is_of_gated_pod(&self, measurement: &Measurement, place: SocketAddr) -> Result<bool, Refusal> {
         let (Some(uid), Some(name)) = (&measurement.pod, measurement.arguments.get("PodName").filter(|name| is_subdomain(name))) else {
             return Ok(false);
@@ -99,13 +99,13 @@ impl Asker {
         }
     }
 
-    /// Whether an address belongs to a pod or a Service of the measurement's namespace: one request each, and no cache of all pods.
+    /// Whether an address belongs to a pod or a Service of the measurement's namespace: one request for each, nothing is cached.
     async fn is_of_namespace(&self, measurement: &Measurement, address: IpAddr) -> Result<bool, Refusal> {
         let (namespace, inner) = (&measurement.namespace, unwrapped(address));
         let unknown = |kind: &str, error| {
             Refusal::Unknown(format!("it cannot be looked up whether {address} belongs to a {kind} of this namespace: {error}"))
         };
-        // A pod that has ended shows an address that may be another's by now.
+        // The address in the status of a pod that has ended may belong to another pod by now.
         let running = format!("status.podIP%3D{inner},status.phase%21%3DSucceeded,status.phase%21%3DFailed");
         let pods = format!("/api/v1/namespaces/{namespace}/pods?limit=1&fieldSelector={running}");
         let pods = self.server.get::<List<Pod>>(&pods).await.map_err(|error| unknown("pod", error))?;
@@ -118,7 +118,7 @@ impl Asker {
     }
 }
 
-/// Without a selector it is up to whoever writes its EndpointSlices where a Service leads.
+/// Users write the EndpointSlices of a Service without a selector, so it could lead anywhere.
 fn has_selector(service: &Service) -> bool {
     service.spec.as_ref().and_then(|spec| spec.selector.as_ref()).is_some_and(|selector| !selector.is_empty())
 }

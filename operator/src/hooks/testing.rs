@@ -1,4 +1,4 @@
-//! What tests of hooks need: an API server that knows what it is told, and an asker in its cluster.
+//! Helpers for tests of hooks: a scripted API server, and an asker in its cluster.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -14,16 +14,16 @@ use crate::kinds::node::Node;
 use crate::leader::Leadership;
 use crate::store::{Cached as _, Store};
 
-/// An API server.
+/// A scripted API server.
 #[derive(Clone, Default)]
 pub(crate) struct Api {
     asked: Arc<Mutex<Vec<String>>>,
-    /// What is answered to requests whose address contains these words.
+    /// Answers to requests whose url contains the text.
     answers: Arc<Vec<(&'static str, Value)>>,
 }
 
 impl Api {
-    /// What was asked since the last time.
+    /// The requests since the last call.
     pub(crate) fn asked(&self) -> Vec<String> {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
@@ -36,7 +36,8 @@ async fn answer(State(api): State<Api>, request: axum::extract::Request) -> (Sta
     found.map_or((StatusCode::NOT_FOUND, "{}".to_owned()), |answer| (StatusCode::OK, answer))
 }
 
-/// An asker in a cluster with a node at 10.1.0.7 and an API server that knows this much. One namespace may ask two at once, one of them a certain host.
+/// An asker in a cluster with a node at 10.1.0.7 and an API server with these answers. Two measurements of a namespace run at
+/// once, one per host.
 pub(crate) fn asker(policy: Policy, answers: Vec<(&'static str, Value)>) -> (Asker, Api) {
     let api = Api { answers: Arc::new(answers), ..Api::default() };
     let client = kube::Client::new(Router::new().fallback(answer).with_state(api.clone()), "play");
@@ -63,7 +64,7 @@ pub(crate) fn asker(policy: Policy, answers: Vec<(&'static str, Value)>) -> (Ask
     (asker, api)
 }
 
-/// A question to a web server, perhaps about the pod game-0 with a certain uid.
+/// A measurement of a web server, about the pod game-0 if it has a uid.
 pub(crate) fn measurement(url: &str, pod: Option<&str>) -> Measurement {
     let metric = json!({ "name": "web", "provider": { "web": { "url": url } } });
     let arguments = [("PodName".to_owned(), "game-0".to_owned())].into();

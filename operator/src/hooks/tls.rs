@@ -1,4 +1,4 @@
-//! Which certificates are trusted, and what is said of those that are not: a category, never what is in them.
+//! TLS for hooks: the trusted certificates. Messages about others name the kind of problem, never their content.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,12 +15,12 @@ use tokio_rustls::client::TlsStream;
 use super::http::NoAnswer;
 use super::locked;
 
-/// The largest bundle.
+/// The largest caBundle, in bytes.
 const LARGEST: usize = 64 * 1024;
-/// As many bundles are kept at most.
+/// The most caBundles that are cached.
 const BUNDLES: usize = 32;
 
-/// Configurations that requests share: what is trusted takes long to read.
+/// Configurations that requests share, because parsing the trusted certificates takes long.
 #[derive(Debug, Default)]
 pub(crate) struct Tls {
     public: OnceLock<Arc<ClientConfig>>,
@@ -28,7 +28,7 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Shakes hands with a server that must show that it is the host.
+    /// The TLS handshake with a server, which must have a trusted certificate for the host.
     pub(crate) async fn connect(&self, host: &str, bundle: Option<&str>, stream: TcpStream) -> Result<TlsStream<TcpStream>, NoAnswer> {
         let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned());
         let name = name.map_err(|error| NoAnswer::because(format!("the host's name cannot be verified: {error}")))?;
@@ -70,12 +70,12 @@ fn roots(bundle: &str) -> Result<RootCertStore, NoAnswer> {
 
 fn config(roots: RootCertStore) -> Arc<ClientConfig> {
     let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    // Hooks of different namespaces share it: nothing of one connection goes into another.
+    // Hooks of different namespaces share the configuration, so sessions are not resumed.
     config.resumption = Resumption::disabled();
     Arc::new(config)
 }
 
-/// What went wrong, in words that tell nothing about the server but that.
+/// The kind of failure, without any data of the server.
 fn category(error: &io::Error) -> &'static str {
     let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
         return "the connection broke";

@@ -1,4 +1,4 @@
-//! Asks a web server.
+//! The `web` provider: an HTTP request.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::{Answer, Asker, Measurement};
 
 const TIMEOUT: u32 = 10;
 
-/// What is asked for, and how long it may take.
+/// The url and the timeout.
 pub(crate) fn request(measurement: &Measurement, web: &Web) -> Result<(Url, Duration), NoAnswer> {
     Ok((url(&filled(&web.url, measurement, Place::Url)?)?, timeout(web.timeout_seconds, TIMEOUT)))
 }
@@ -51,14 +51,14 @@ fn read(bytes: &[u8], path: Option<&str>) -> Result<Value, NoAnswer> {
         return Ok(Value::String(answer.to_string()));
     };
     let path = JsonPath::parse(path).map_err(|problem| NoAnswer::because(format!("jsonPath: {problem}")))?;
-    // Always a text: conditions say asInt(result).
+    // Always a string: conditions use asInt(result).
     path.render(&answer).map(Value::String).map_err(|problem| NoAnswer::because(format!("jsonPath: {problem} in the answer")))
 }
 
-/// The most that a hook may take, whatever it asks for.
+/// The largest timeout; larger values count as this one.
 const MAX_SECONDS: u32 = planner::hookrun::MAX_TIMEOUT_SECONDS;
 
-/// Seconds of a spec, or what stands for them.
+/// The timeout of a spec, or the default.
 pub(crate) fn timeout(seconds: Option<i32>, default: u32) -> Duration {
     let seconds = seconds.and_then(|seconds| u32::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
     Duration::from_secs(u64::from(seconds.unwrap_or(default).min(MAX_SECONDS)))

@@ -1,4 +1,4 @@
-//! PodDisruptionBudgets: ours, and those of others that mean the same pods.
+//! PodDisruptionBudgets: those of the operator, and others that select the same pods.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::OwnerReference;
 use crate::allowance::weight;
 use crate::store::{Cached, Index, Key};
 
-/// A selector may need so many bytes without taking them from its namespace: those that the operator makes are never cut.
+/// The first bytes of a selector, which do not count against the namespace's memory, so that the operator's own are never cut.
 const FREE: usize = 1024;
 
 /// A PodDisruptionBudget.
@@ -90,7 +90,7 @@ impl Cached for Budget {
         self.size
     }
 
-    /// A selector that nobody can know means no pod of ours: those that the operator makes are short.
+    /// A PodDisruptionBudget without its selector counts as selecting no pod. The operator's own are short and never cut.
     fn cut(&mut self, _: String) {
         let facts = Arc::make_mut(&mut self.facts);
         facts.selector = LabelSelector::default();

@@ -1,4 +1,4 @@
-//! Objects of our own kinds in the cache.
+//! Objects of the operator's own kinds in the cache.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,29 +24,29 @@ use crate::allowance::weight;
 use crate::queue::Queue;
 use crate::store::{Cached, Change, Index, Key};
 
-/// A kind of ours.
+/// A kind of the operator's API group.
 pub trait OurKind: Resource + Clone + Send + Sync + 'static {
-    /// What people ask for.
+    /// Its spec.
     type Spec: DeserializeOwned;
-    /// What they are told.
+    /// Its status.
     type Status: DeserializeOwned;
     /// Its name.
     const KIND: &'static str;
-    /// The path of all its objects.
+    /// The path of the collection in all namespaces.
     const PATH: &'static str;
-    /// Whether its objects are found by their owner, if they have one.
+    /// Whether its objects are indexed by their owner, if they have one.
     const OWNED: bool = false;
     /// The longest spec, its pod template apart, in bytes of JSON.
     const MAX_SPEC_BYTES: usize;
     /// The most values of a spec, its pod template apart.
     const MOST_VALUES: usize;
-    /// What stands for a spec that is too large.
+    /// The spec that replaces one that is too large.
     const NOTHING: &'static str;
-    /// Puts an object together.
+    /// Builds an object from its parts.
     fn assemble(metadata: ObjectMeta, spec: Self::Spec, status: Option<Self::Status>) -> Self;
     /// Its spec.
     fn spec_mut(&mut self) -> &mut Self::Spec;
-    /// Forgets all of the status but what decides whether it has to be written.
+    /// Drops the parts of the status that do not decide whether it has to be written.
     fn shorten_status(&mut self);
 }
 
@@ -128,7 +128,7 @@ impl OurKind for HookTemplate {
     }
 }
 
-/// Conditions that the operator writes. Of an object that is cut the others are not known.
+/// Conditions that the operator writes. An object that is cut keeps only these.
 const OWN_CONDITIONS: [&str; 7] = [
     condition::PROGRESSING,
     condition::AVAILABLE,
@@ -138,15 +138,15 @@ const OWN_CONDITIONS: [&str; 7] = [
     condition::COMPLETE,
     condition::ACCEPTED,
 ];
-/// The longest message and reason that are kept of them.
+/// The longest message and reason of a condition that is kept.
 const LONGEST_MESSAGE: usize = 1024;
-/// What every object needs, however little it says.
+/// The bytes that every object needs, however small it is.
 const PER_OBJECT: usize = 1024;
 /// The longest annotation that is read.
 const LONGEST_ANNOTATION: usize = 1024;
-/// An object with a longer status is not served: what it was told is not known.
+/// An object with a longer status is not served, because its last status is not known.
 const LONGEST_STATUS: usize = 1024 * 1024;
-/// The most finalizers and owners that are kept.
+/// An object with more finalizers is not served.
 const MOST_NAMED: usize = 64;
 
 fn some_of(mut conditions: Vec<Condition>) -> Vec<Condition> {
@@ -162,7 +162,7 @@ pub struct Custom<K> {
     pub object: Arc<K>,
     /// Why its spec is not kept.
     pub too_large: Option<String>,
-    /// Whether it is not kept because its namespace has no room now.
+    /// Whether its spec is not kept because its namespace has no room now.
     pub has_no_room: bool,
     version: u64,
     size: usize,
@@ -202,7 +202,7 @@ struct Meta {
     finalizers: Option<Vec<String>>,
 }
 
-/// Labels and annotations that are read. Others can be long, and are nobody's business here.
+/// Labels and annotations that are read. Others can be long, and are not needed here.
 const LABELS: [&str; 8] = [
     RUN_TYPE_LABEL,
     RUN_POD_UID_LABEL,
@@ -225,7 +225,7 @@ impl From<Meta> for ObjectMeta {
     fn from(meta: Meta) -> Self {
         let controller = |owners: &Vec<Owned>| {
             let owner = owners.iter().find(|owner| owner.controller == Some(true)).or(owners.first())?;
-            // One that is too long for any object is nobody's, but it is there.
+            // Longer than any object's can be: no object owns it, but it is no orphan either.
             let is_short = is_short(&owner.api_version, &owner.kind, &owner.name, &owner.uid);
             Some(if is_short { owner.clone() } else { Owned::default() })
         };
@@ -246,7 +246,7 @@ impl From<Meta> for ObjectMeta {
     }
 }
 
-/// A spec as the API server stores it, which may be too large to be read.
+/// A spec as the API server sends it, which may be too large to be read.
 struct SpecText<'a> {
     text: &'a str,
     template: &'a str,
@@ -334,7 +334,7 @@ impl<K: OurKind> Cached for Custom<K> {
     fn cut(&mut self, why: String) {
         let nothing = serde_json::from_str(K::NOTHING);
         if let Ok(nothing) = nothing {
-            // Not shared before it is in a store.
+            // Not cloned: the object is not shared before it is in a store.
             let object = Arc::make_mut(&mut self.object);
             *object.spec_mut() = nothing;
             object.shorten_status();
@@ -345,7 +345,7 @@ impl<K: OurKind> Cached for Custom<K> {
     }
 }
 
-/// The controller of an object, if it is of one of our kinds.
+/// The controller of an object, if it is a GameDeployment.
 pub(crate) fn controller(metadata: &ObjectMeta) -> Option<OwnerReference> {
     let controller = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
     let (api_version, kind) = (controller.api_version.clone(), controller.kind.clone());
@@ -353,7 +353,7 @@ pub(crate) fn controller(metadata: &ObjectMeta) -> Option<OwnerReference> {
     Some(owner).filter(OwnerReference::is_ours)
 }
 
-/// How others refer to an object.
+/// The reference to an object for its dependents and events.
 pub(crate) fn owner<K: OurKind>(object: &K) -> Owner {
     let metadata = object.meta();
     Owner {
@@ -373,7 +373,7 @@ pub(crate) fn path<K: OurKind>(object: &K) -> String {
     format!("{start}/namespaces/{namespace}/{plural}/{name}")
 }
 
-/// An object changed: look at it, at once if a person changed it.
+/// An object changed: reconciles it, without pause or backoff if its spec changed or its deletion was requested.
 pub fn object_changed<K: OurKind>(queue: &Queue, change: &Change<Custom<K>>) {
     let Some(entry) = change.new.as_ref().or(change.old.as_ref()) else { return };
     let generation = |entry: &Arc<Custom<K>>| (entry.object.meta().generation, entry.object.meta().deletion_timestamp.is_some());

@@ -43,9 +43,9 @@ pub struct GameDeployments {
     pub pods: Arc<Store<Pod>>,
     /// Revisions.
     pub revisions: Arc<Store<Revision>>,
-    /// HookRuns, which HookRuns' own controller keeps up to date.
+    /// HookRuns, which their own controller reconciles.
     pub hook_runs: Arc<Store<Custom<HookRun>>>,
-    /// HookTemplates, the same.
+    /// HookTemplates, which their own controller reconciles.
     pub hook_templates: Arc<Store<Custom<HookTemplate>>>,
     /// Nodes.
     pub nodes: Arc<Store<Node>>,
@@ -61,7 +61,7 @@ pub struct GameDeployments {
     gone: Arc<Mutex<Gone>>,
     /// PodDisruptionBudgets.
     pub budgets: Arc<Store<Budget>>,
-    /// What cannot be listed.
+    /// Which kinds cannot be listed, and why.
     health: Arc<Health>,
 }
 
@@ -71,24 +71,25 @@ type Gone = HashMap<String, HashMap<String, VecDeque<String>>>;
 /// Nodes that do not answer, as far as this operator knows.
 #[derive(Debug)]
 struct Silent {
-    /// Since when each was seen to be silent. Clocks differ, and an operator that is cut off learns of it late.
+    /// Since when this operator has seen each as silent: clocks differ, and an operator without connection learns of it late.
     since: BTreeMap<String, Timestamp>,
-    /// Whether they are so many that none counts as lost.
+    /// Whether so many are silent that none counts as lost.
     is_braked: bool,
-    /// When that was so for the last time, or this operator started to listen.
+    /// When that was last the case, or when this term started.
     heard_since: Timestamp,
 }
 
 /// Since this minor version of Kubernetes memory limits can be lowered without a restart.
 const LOWERS_MEMORY: u32 = 34;
 
-/// The most names of pods of one owner that are kept after they are gone. A scheduler that has missed the end of a pod may take another one with its name for it.
+/// How many names of deleted pods are kept per owner and not reused. A scheduler that has missed the end of a pod could confuse
+/// it with a new one of the same name.
 const MOST_GONE: usize = 1_000;
-/// The most owners in one namespace of which they are kept.
+/// For how many owners of one namespace such names are kept.
 const MOST_OWNERS: usize = 200;
 
 impl GameDeployments {
-    /// Empty caches. HookTemplates are kept up to date by their own controller.
+    /// Empty caches, except for those that are passed in.
     #[must_use]
     pub fn new(
         hook_templates: Arc<Store<Custom<HookTemplate>>>,
@@ -119,7 +120,7 @@ impl GameDeployments {
         }
     }
 
-    /// Learns what this Kubernetes can do. One that does not say can do everything.
+    /// Asks the API server for its version. If it does not say, all features count as supported.
     pub async fn ask_version(&self, server: &Server) {
         #[derive(serde::Deserialize)]
         struct Version {
@@ -127,7 +128,7 @@ impl GameDeployments {
         }
         match server.get::<Version>("/version").await {
             Ok(version) => {
-                // Some call themselves 33+.
+                // Some distributions report a minor version such as "33+".
                 let minor: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
                 self.lowers_memory
                     .store(minor.parse::<u32>().is_ok_and(|minor| minor >= LOWERS_MEMORY) || minor.is_empty(), Ordering::Relaxed);
@@ -156,7 +157,7 @@ impl GameDeployments {
         std::future::pending::<()>().await;
     }
 
-    /// What is not listed yet: that none of it is seen does not mean that there is none.
+    /// Kinds that are not listed yet: that no object of them is in the cache does not mean that there is none.
     fn unlisted(&self) -> Vec<Unlisted> {
         let of = |is_listed: bool, kind: Needed, name: &str| (!is_listed).then(|| Unlisted { kind, why: self.health.trouble(name) });
         let all = [
@@ -174,7 +175,7 @@ impl GameDeployments {
         let entry = self.objects.get(key)?;
         let object = Arc::clone(&entry.object);
         let uid = object.metadata.uid.clone().unwrap_or_default();
-        // Asked before anything is read: what is listed meanwhile may be missing below.
+        // Checked before anything is read: objects of a list that completes meanwhile may be missing below.
         let unlisted = self.unlisted();
         let mut too_large = entry.too_large.clone();
         let selector = &object.spec.selector;
@@ -205,7 +206,7 @@ impl GameDeployments {
         let neighbours = || self.budgets.find(&Index::Namespace(key.namespace.clone()));
         let budgets = if gamedeployment::guards_pods(&object) { neighbours() } else { Vec::new() };
         let budgets = budgets.iter().map(|budget| Arc::clone(&budget.facts)).collect();
-        // Read after the pods: a pod that is gone from there is remembered here.
+        // Read after the pods: the name of a pod that is no longer among them is already here.
         let names = |gone: &HashMap<_, VecDeque<String>>| Some(gone.get(&uid)?.iter().cloned().collect::<Vec<_>>());
         let gone = self.gone().get(&key.namespace).and_then(names).unwrap_or_default();
         let Known { taken, refusals } = known.clone();
@@ -227,16 +228,16 @@ impl GameDeployments {
         })
     }
 
-    /// The nodes of pods, as far as there is anything to say about them.
+    /// The nodes of pods, except those with nothing that matters to a decision.
     fn nodes_of(&self, pods: &[Arc<PodFacts>]) -> Nodes {
         let names: BTreeSet<&str> = pods.iter().filter_map(|pod| pod.node.as_deref()).collect();
         let seen = self.silent();
         let facts = |name: &str| {
             let key = Key { namespace: String::new(), name: name.to_owned() };
-            // One that was not counted yet has only just been seen to be silent.
+            // A silent node that is not counted yet was only just seen as silent.
             let heard = |since: Timestamp| since.max(seen.since.get(name).copied().unwrap_or_else(Timestamp::now));
             let known = self.nodes.get(&key).map(|node| NodeFacts { silent: node.facts.silent.map(heard), ..node.facts });
-            // One that is not known may be too new.
+            // A node that is not in the cache may be too new.
             known.unwrap_or_else(|| NodeFacts { gone: self.deleted_nodes.contains(name), ..NodeFacts::default() })
         };
         let all = names.into_iter().map(|name| (name.to_owned(), facts(name)));
@@ -252,7 +253,7 @@ impl GameDeployments {
         self.gone.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Counts silent nodes: after each change of one.
+    /// Counts silent nodes. Called when a node becomes silent or lost, answers again, appears or is deleted.
     fn count_silent(&self, change: &Change<Node>) {
         let count = self.nodes.count(|node| node.facts.silent.is_some());
         let is_braked = count * 100 > self.nodes.len() * MOST_SILENT_PERCENT;
@@ -279,7 +280,7 @@ impl GameDeployments {
         };
         let (old, new) = (state(&change.old), state(&change.new));
         if old.map(|old| (old.0, old.1)) != new.map(|new| (new.0, new.1)) {
-            // Whether pods there count as available depends on it.
+            // It decides whether pods on the node count as available.
             self.count_silent(change);
             self.objects.keys().into_iter().for_each(|key| queue.add(key));
         } else if old != new {
@@ -287,14 +288,14 @@ impl GameDeployments {
         }
     }
 
-    /// A node was cordoned or opened, or is known to be deleted: reconcile those that ask their pods before they go.
+    /// A node was cordoned or uncordoned, or is known to be deleted: reconciles the workloads with hooks about their pods.
     pub fn nodes_changed(&self, queue: &Queue) {
         let keys = self.objects.keys();
         let asks = |key: &Key| self.objects.get(key).is_some_and(|entry| gamedeployment::asks_about_pods(&entry.object));
         keys.into_iter().filter(asks).for_each(|key| queue.add(key));
     }
 
-    /// Pods changed. Who is gone is remembered before anything is decided.
+    /// Pods changed. Names of deleted pods are remembered before anything is decided.
     pub fn pods_changed(&self, queue: &Queue, changes: &[Change<Pod>]) {
         for change in changes {
             let is_there = |pod: &&Arc<Pod>| change.new.as_ref().is_some_and(|new| new.facts.uid == pod.facts.uid);
@@ -305,7 +306,7 @@ impl GameDeployments {
         changes.iter().for_each(|change| self.pod_changed(queue, change));
     }
 
-    /// A pod changed: look at its owner, or at those who might adopt it.
+    /// A pod changed: reconciles its owner, or the workloads that may adopt it.
     fn pod_changed(&self, queue: &Queue, change: &Change<Pod>) {
         for pod in change.old.iter().chain(&change.new) {
             let namespace = pod.facts.namespace.clone();
@@ -319,7 +320,7 @@ impl GameDeployments {
         }
     }
 
-    /// A pod is gone: its name is not used again soon.
+    /// A pod is gone: remembers its name, which is not reused soon.
     fn remember_gone(&self, pod: &Pod) {
         let Some(owner) = &pod.controller else { return };
         let key = Key { namespace: pod.facts.namespace.clone(), name: owner.name.clone() };
@@ -328,7 +329,7 @@ impl GameDeployments {
         }
         let mut all = self.gone();
         let gone = all.entry(key.namespace).or_default();
-        // What one namespace has too many of costs no other its memory.
+        // A namespace with too many owners loses its own names, not those of other namespaces.
         if gone.len() >= MOST_OWNERS && !gone.contains_key(&owner.uid) {
             gone.clear();
         }
@@ -337,7 +338,7 @@ impl GameDeployments {
         names.drain(..names.len().saturating_sub(MOST_GONE));
     }
 
-    /// An object changed: what is known of one that is gone is forgotten.
+    /// An object changed. Forgets the names of its deleted pods if it is gone.
     pub fn object_changed(&self, queue: &Queue, change: &Change<Entry>) {
         super::custom::object_changed(queue, change);
         if let Some(object) = change.old.as_ref().filter(|_| change.new.is_none()) {
@@ -351,7 +352,7 @@ impl GameDeployments {
         }
     }
 
-    /// A HookRun changed: look at its owner.
+    /// A HookRun changed: reconciles its owner.
     pub fn run_changed(queue: &Queue, metrics: &Metrics, change: &Change<Custom<HookRun>>) {
         count(metrics, change);
         for run in change.old.iter().chain(&change.new) {
@@ -361,7 +362,7 @@ impl GameDeployments {
         }
     }
 
-    /// A HookTemplate changed: look at those who name it.
+    /// A HookTemplate changed: reconciles the workloads that name it.
     pub fn template_changed(&self, queue: &Queue, change: &Change<Custom<HookTemplate>>) {
         let Some(key) = change.new.as_ref().or(change.old.as_ref()).map(|template| template.key()) else { return };
         let neighbours = self.objects.find(&Index::Namespace(key.namespace));
@@ -369,10 +370,10 @@ impl GameDeployments {
         askers.for_each(|entry| queue.add(entry.key()));
     }
 
-    /// A PodDisruptionBudget changed: look at those of its namespace that protect their pods.
+    /// A PodDisruptionBudget changed: reconciles the workloads of its namespace that protect their pods.
     pub fn budget_changed(&self, queue: &Queue, change: &Change<Budget>) {
         let Some(budget) = change.new.as_ref().or(change.old.as_ref()) else { return };
-        // What it counts is nobody's business here.
+        // Changes of its status do not matter here.
         if change.old.as_ref().map(|old| &old.facts) == change.new.as_ref().map(|new| &new.facts) {
             return;
         }
@@ -380,7 +381,7 @@ impl GameDeployments {
         neighbours.iter().filter(|entry| gamedeployment::guards_pods(&entry.object)).for_each(|entry| queue.add(entry.key()));
     }
 
-    /// A revision changed: look at its owner.
+    /// A revision changed: reconciles its owner.
     pub fn revision_changed(queue: &Queue, change: &Change<Revision>) {
         for revision in change.old.iter().chain(&change.new) {
             if let Some(owner) = &revision.controller {
@@ -390,12 +391,12 @@ impl GameDeployments {
     }
 }
 
-/// An empty store, whose objects need no more of each namespace than is allowed.
+/// An empty store whose objects share the memory allowance of their namespaces.
 fn store<T: crate::store::Cached>(allowance: &Arc<Allowance>) -> Arc<Store<T>> {
     Arc::new(Store::within(Arc::clone(allowance)))
 }
 
-/// Counts questions about pods, and what came of them.
+/// Counts HookRuns about pods: created, and ended in which phase.
 fn count(metrics: &Metrics, change: &Change<Custom<HookRun>>) {
     let Some(run) = &change.new else { return };
     let Some(place) = Place::of(&run.object) else { return };
@@ -466,7 +467,7 @@ mod tests {
         store.put(&object.key(), Some(object));
     }
 
-    /// An owner reference to the victim, and what is wrong with it.
+    /// An owner reference to the workload, with changed fields.
     fn owner(change: &Value) -> Value {
         let mut owner = json!({
             "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "game", "uid": "uid-game", "controller": true,

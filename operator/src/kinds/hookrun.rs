@@ -24,7 +24,7 @@ pub struct HookRuns {
     pub objects: Arc<Store<Custom<HookRun>>>,
     /// Measurements.
     pub hooks: Hooks,
-    /// How long a run that nobody owns is kept after its end.
+    /// How long a finished run without an owner is kept.
     pub keep: SignedDuration,
 }
 
@@ -46,7 +46,7 @@ impl HookRuns {
 }
 
 impl HookRuns {
-    /// A run changed: look at it, or end what is under way for it.
+    /// A run changed: reconciles it. If it is gone, its measurements are aborted.
     pub fn changed(queue: &Queue, hooks: &Hooks, change: &Change<Custom<HookRun>>) {
         if let (Some(old), None) = (&change.old, &change.new) {
             hooks.end(old.uid());
@@ -72,7 +72,7 @@ impl Workload for HookRuns {
         })
     }
 
-    /// What it asks is checked before its first status.
+    /// Before its first status the whole spec is validated.
     fn is_heavy(&self, key: &Key) -> bool {
         self.objects.get(key).is_some_and(|entry| entry.object.status.is_none())
     }

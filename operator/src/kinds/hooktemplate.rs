@@ -1,4 +1,4 @@
-//! HookTemplates: whether they can be followed.
+//! HookTemplates: whether they are valid.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What is watched, and how `Observed` is filled from it.
+//! The watched kinds, and how `Observed` is built from them.
 
 pub mod budget;
 pub mod custom;
@@ -31,36 +31,36 @@ pub struct OwnerReference {
 }
 
 impl OwnerReference {
-    /// The controller among owners.
+    /// The owner reference with `controller: true`.
     fn controller(owners: Vec<Self>) -> Option<Self> {
         let mut controller = owners.into_iter().find(|owner| owner.controller)?;
         if !is_short(&controller.api_version, &controller.kind, &controller.name, &controller.uid) {
-            // Too long for any object: nobody's, and not an orphan either.
+            // Longer than any object's can be: no object owns it, but it is no orphan either.
             controller =
                 Self { api_version: String::new(), kind: String::new(), name: String::new(), uid: String::new(), controller: true };
         }
         Some(controller)
     }
 
-    /// Whether the owner is of one of our kinds.
+    /// Whether the owner is a GameDeployment.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         self.kind == "GameDeployment" && self.api_version.starts_with("tkex.tencent.com/")
     }
 
-    /// The owner of an object in this namespace: owners are never elsewhere.
+    /// The key of the owner, which is always in the namespace of the object that it owns.
     fn of_object_in(&self, namespace: &str) -> OwnerKey {
         let key = Key { namespace: namespace.to_owned(), name: self.name.clone() };
         OwnerKey { kind: self.kind.clone(), key, uid: self.uid.clone() }
     }
 }
 
-/// Whether an owner reference is no longer than those of objects that exist: the API server does not look.
+/// Whether an owner reference can be that of an existing object: the API server does not limit its length.
 fn is_short(api_version: &str, kind: &str, name: &str, uid: &str) -> bool {
     api_version.len() <= 317 && kind.len() <= 63 && name.len() <= 253 && uid.len() <= 128
 }
 
-/// What an object in this namespace is found by: its controller, or that it has none.
+/// The index entry of an object in this namespace: its controller, or that it is an orphan.
 fn index(controller: Option<&OwnerReference>, namespace: &str) -> Index {
     controller.map_or_else(|| Index::Orphan(namespace.to_owned()), |owner| Index::Owner(owner.of_object_in(namespace)))
 }

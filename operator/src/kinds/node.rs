@@ -1,4 +1,4 @@
-//! Nodes: whether they answer, what it costs to take pods from them, and which addresses are theirs.
+//! Nodes: whether they answer, their deletion cost, and their addresses.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -20,9 +20,9 @@ use crate::store::{Cached, Change, Index, Key};
 pub struct Node {
     /// What decisions see.
     pub facts: NodeFacts,
-    /// Where it is reached: hooks have no business there.
+    /// Its addresses, which are refused to hooks.
     pub addresses: Vec<IpAddr>,
-    /// What its pods get their addresses from, if that is known.
+    /// The networks of its pods' addresses, if it has them in `podCIDRs`.
     pub pod_networks: Vec<IpNet>,
     name: String,
     uid: String,
@@ -93,11 +93,11 @@ impl Cached for Node {
         let is_silent = |condition: &Condition| condition.kind == "Ready" && condition.status == "Unknown";
         let cost = meta.annotations.get(NODE_DELETION_COST_ANNOTATION).and_then(|cost| cost.parse().ok());
         let silent = status.conditions.iter().find(|condition| is_silent(condition));
-        // One that has never answered is as old as time.
+        // Without a transition time the node counts as silent since 1970.
         let silent = silent.map(|condition| condition.last_transition_time.unwrap_or(Timestamp::UNIX_EPOCH));
         let gone = spec.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE_TAINT);
         let facts = NodeFacts { silent, gone, cordoned: spec.unschedulable, deletion_cost: cost.unwrap_or_default() };
-        // Names of a node stand among its addresses; its addresses do, too.
+        // `status.addresses` has host names too: they are skipped.
         let addresses = status.addresses.iter().filter_map(|one| one.address.parse().ok()).collect();
         let pod_networks = spec.pod_cidrs.iter().filter_map(|network| network.parse().ok()).collect();
         let version = meta.resource_version.parse().unwrap_or_default();
@@ -121,7 +121,7 @@ impl Cached for Node {
     }
 }
 
-/// Whether addresses came or went with a change.
+/// Whether a change adds or removes addresses or pod networks.
 #[must_use]
 pub fn has_moved(change: &Change<Node>) -> bool {
     let places = |node: &Arc<Node>| (node.addresses.clone(), node.pod_networks.clone());
@@ -132,13 +132,13 @@ pub fn has_moved(change: &Change<Node>) -> bool {
 #[derive(Debug)]
 pub struct Deleted {
     names: Mutex<HashSet<String>>,
-    /// Nodes that pods are on and that were never seen: they may be too new, or deleted long ago.
+    /// Nodes of pods that are not in the cache: they may be too new, or deleted long ago.
     unknown: mpsc::UnboundedSender<String>,
     asked: Mutex<HashSet<String>>,
 }
 
 impl Deleted {
-    /// Nothing is known to be deleted. The names that come out have to be looked up.
+    /// No node is known to be deleted. The names from the receiver have to be looked up.
     #[must_use]
     pub fn new() -> (Self, mpsc::UnboundedReceiver<String>) {
         let (unknown, names) = mpsc::unbounded_channel();
@@ -153,7 +153,7 @@ impl Deleted {
         self.asked.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// A node was seen to appear, change or vanish.
+    /// A node appeared, changed or was deleted.
     pub fn saw(&self, change: &Change<Node>) {
         match (&change.old, &change.new) {
             (_, Some(node)) => {
@@ -170,12 +170,12 @@ impl Deleted {
         self.names().insert(name.to_owned());
     }
 
-    /// A node could not be looked up: it is when it is asked for again.
+    /// A node could not be looked up: the next `contains` tries again.
     pub fn forget(&self, name: &str) {
         self.asked().remove(name);
     }
 
-    /// Whether a node that is not in the cache is known to be deleted. If nothing is known of it, it is looked up.
+    /// Whether a node that is not in the cache is known to be deleted. If that is not known, it is looked up.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
         if self.names().contains(name) {

@@ -17,22 +17,22 @@ use super::OwnerReference;
 use crate::allowance::{weight, weight_of};
 use crate::store::{Cached, Index, Key};
 
-/// A pod that we own or that nobody owns.
+/// A pod of a GameDeployment, or without a controller.
 #[derive(Debug)]
 pub struct Pod {
     /// What decisions see.
     pub facts: Arc<PodFacts>,
-    /// Who controls it.
+    /// Its controller.
     pub controller: Option<OwnerReference>,
     /// Why its labels, annotations and containers are not kept.
     pub too_large: Option<String>,
     size: usize,
 }
 
-/// A pod may need so many bytes without taking them from its namespace: there are many of them.
+/// The first bytes of each pod, which do not count against the namespace's memory.
 const FREE: usize = 4 * 1024;
 
-/// What a container needs besides its texts.
+/// The bytes that a container needs besides its strings.
 const PER_CONTAINER: usize = 512;
 
 #[derive(Deserialize)]
@@ -203,7 +203,7 @@ impl From<Wire> for Pod {
     }
 }
 
-/// What the facts of a pod need at most.
+/// The bytes that the facts of a pod need at most.
 fn size(facts: &PodFacts) -> usize {
     let of = |container: &Container| {
         let resources = weight_of(&container.resources) + container.actual_resources.as_ref().map_or(0, weight_of);
@@ -212,7 +212,7 @@ fn size(facts: &PodFacts) -> usize {
     weight_of(&facts.labels) + weight_of(&facts.annotations) + facts.containers.iter().map(of).sum::<usize>()
 }
 
-/// As much of Kubernetes' word for a trouble as any of its words has.
+/// Truncates a reason. Those of Kubernetes itself are shorter.
 fn word(mut trouble: String) -> String {
     if let Some((end, _)) = trouble.char_indices().nth(LONGEST_WORD) {
         trouble.truncate(end);
@@ -221,10 +221,10 @@ fn word(mut trouble: String) -> String {
     trouble
 }
 
-/// The longest word, in characters.
+/// The longest reason that is kept, in characters.
 const LONGEST_WORD: usize = 128;
 
-/// A pod's spec as it is.
+/// A pod's spec, not decoded.
 #[derive(Deserialize)]
 struct Whole<'a> {
     #[serde(borrow, default)]
@@ -233,12 +233,12 @@ struct Whole<'a> {
 
 /// Longer specs are not kept.
 const LONGEST_SPEC: usize = 32 * 1024;
-/// Conditions of a pod whose requests or limits are not what they should be.
+/// Conditions of a pod whose resize is pending or in progress.
 const RESIZING: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
-/// What kubectl keeps of the last apply: long, and nobody's business here.
+/// The last applied object, which kubectl stores: long, and not needed here.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Deferred, Infeasible or Error.
+/// `ResizeDeferred`, `ResizeInfeasible` or `ResizeError`.
 fn resize_trouble(condition: &Condition) -> Option<String> {
     condition.reason.as_ref().map(|reason| format!("Resize{reason}"))
 }
@@ -285,7 +285,7 @@ fn phase(word: &str) -> Phase {
     }
 }
 
-/// Kubernetes' own word for what is wrong, if something is.
+/// The reason that Kubernetes reports for what is wrong with the pod, if something is.
 fn trouble(status: &Status) -> Option<String> {
     let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
     let waiting = containers.filter_map(|container| container.state.waiting.as_ref()?.reason.clone());
@@ -329,7 +329,7 @@ impl Cached for Pod {
     }
 
     fn matters(&self) -> bool {
-        // Of one without a controller nobody knows whether it is to be adopted when its labels are cut.
+        // Without its labels it is not known whether an orphan is to be adopted, so one that is cut is not kept.
         self.controller.as_ref().map_or(self.too_large.is_none(), OwnerReference::is_ours)
     }
 

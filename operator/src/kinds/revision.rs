@@ -1,4 +1,4 @@
-//! ControllerRevisions of our kinds.
+//! ControllerRevisions of GameDeployments.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use super::OwnerReference;
 use crate::allowance::weight_of;
 use crate::store::{Cached, Index, Key};
 
-/// What every revision needs, however short it is.
+/// The bytes that every revision needs, however short it is.
 const PER_REVISION: usize = 1024;
 
-/// A ControllerRevision that we own or that nobody owns.
+/// A ControllerRevision of a GameDeployment, or without a controller.
 #[derive(Debug)]
 pub struct Revision {
     /// What decisions see.
     pub facts: Arc<RevisionFacts>,
-    /// Who controls it.
+    /// Its controller.
     pub controller: Option<OwnerReference>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
@@ -75,7 +75,7 @@ impl Cached for Revision {
     fn decode(json: &str) -> Result<Self, serde_json::Error> {
         let Wire { metadata: meta, data, revision } = serde_json::from_str(json)?;
         let controller = OwnerReference::controller(meta.owner_references);
-        // Other controllers store other things.
+        // Other controllers store other data.
         let data: Data = data.and_then(|data| serde_json::from_str(data.get()).ok()).unwrap_or_default();
         let facts = RevisionFacts {
             name: meta.name,
@@ -108,7 +108,7 @@ impl Cached for Revision {
     }
 
     fn matters(&self) -> bool {
-        // Of one without a controller nobody knows whether it is to be adopted when its labels are cut.
+        // Without its labels it is not known whether an orphan is to be adopted, so one that is cut is not kept.
         self.controller.as_ref().map_or(self.too_large.is_none(), OwnerReference::is_ours)
     }
 
