@@ -1,4 +1,4 @@
-//! What users may say: the kinds of Gameplane, their defaults and their rules. No I/O, no client.
+//! The API of Gameplane: kinds, defaults and validation. No I/O, no client.
 
 #![expect(unreachable_pub, reason = "the schema derive writes a private copy of each public type")]
 

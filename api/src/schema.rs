@@ -23,15 +23,16 @@ fn finish(crd: &CustomResourceDefinition) -> (String, Value) {
     (format!("{name}.yaml"), crd)
 }
 
-/// Removes what only Rust needs. Without `nullable` the API server treats a null as absent, so that defaults apply to it.
+/// Removes what only Rust needs. Without `nullable` the API server treats a null as absent, so that defaults apply to
+/// it.
 fn tidy(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
             if fields.get("nullable") == Some(&Value::Bool(true)) {
                 fields.remove("nullable");
             }
-            // A default that says nothing would only fill objects with empty fields.
-            if fields.get("default").is_some_and(says_nothing) {
+            // An empty default would only fill objects with empty fields.
+            if fields.get("default").is_some_and(is_blank) {
                 fields.remove("default");
             }
             // An enum of an optional field lists null as well.
@@ -45,7 +46,7 @@ fn tidy(schema: &mut Value) {
     }
 }
 
-fn says_nothing(value: &Value) -> bool {
+fn is_blank(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Object(fields) => fields.is_empty(),
@@ -55,7 +56,7 @@ fn says_nothing(value: &Value) -> bool {
     }
 }
 
-/// Status is what was seen: nothing is filled in.
+/// A status holds only what was observed: it gets no defaults.
 fn forget_defaults(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -76,17 +77,17 @@ pub(crate) fn labels(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "additionalProperties": { "type": "string", "maxLength": 63 } })
 }
 
-/// A number of pods or a share of the wanted ones, up to all of them.
+/// A number of pods, or a percentage of `replicas` up to 100 %.
 pub(crate) fn count_or_share(_: &mut SchemaGenerator) -> Schema {
     int_or_percent("^([0-9]|[1-9][0-9]|100)%$")
 }
 
-/// A number of pods or a share of the wanted ones, which may be more than all of them.
+/// A number of pods, or a percentage of `replicas` that may exceed 100 %.
 pub(crate) fn count_or_any_share(_: &mut SchemaGenerator) -> Schema {
     int_or_percent("^(0|[1-9][0-9]{0,3})%$")
 }
 
-/// A duration as Go writes it.
+/// A duration in Go's notation.
 pub(crate) fn duration(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "maxLength": 32, "pattern": r"^(([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+|0)?$" })
 }

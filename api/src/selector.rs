@@ -1,4 +1,4 @@
-//! Which pods a workload means.
+//! Label selectors.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ pub struct LabelSelector {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32), schema_with = "crate::schema::labels")]
     pub match_labels: BTreeMap<String, String>,
-    /// Further demands on labels.
+    /// Further requirements on labels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub match_expressions: Vec<Requirement>,
 }
 
-/// One demand on a label.
+/// One requirement on a label.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct Requirement {
     /// The label.
     #[schemars(length(max = 317))]
     pub key: String,
-    /// How the label relates to `values`.
+    /// In, NotIn, Exists or DoesNotExist.
     pub operator: Operator,
     /// Values; none with Exists and DoesNotExist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -33,14 +33,14 @@ pub struct Requirement {
     pub values: Vec<String>,
 }
 
-/// How a label relates to values.
+/// What a requirement compares.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub enum Operator {
     /// The label has one of the values.
     In,
     /// The label has none of the values, or is missing.
     NotIn,
-    /// The label is there.
+    /// The pod has the label.
     #[default]
     Exists,
     /// The label is missing.
@@ -48,14 +48,14 @@ pub enum Operator {
 }
 
 impl LabelSelector {
-    /// Whether a pod with these labels is meant. A selector that says nothing means no pod.
+    /// Whether a pod with these labels is selected. An empty selector selects no pod.
     #[must_use]
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         let named = self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value));
         !self.is_empty() && named && self.match_expressions.iter().all(|requirement| requirement.holds(labels.get(&requirement.key)))
     }
 
-    /// Whether the selector says nothing.
+    /// Whether the selector has no requirement.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.match_labels.is_empty() && self.match_expressions.is_empty()
@@ -95,7 +95,7 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    fn demand(operator: Operator, values: &[&str]) -> LabelSelector {
+    fn requirement(operator: Operator, values: &[&str]) -> LabelSelector {
         let values = values.iter().map(|value| (*value).to_owned()).collect();
         LabelSelector { match_labels: BTreeMap::new(), match_expressions: vec![Requirement { key: "tier".to_owned(), operator, values }] }
     }
@@ -103,14 +103,14 @@ mod tests {
     #[test]
     fn every_operator_matches_as_kubernetes_does() {
         let (game, none) = (labels(&[("tier", "game")]), labels(&[]));
-        assert!(demand(Operator::In, &["game", "web"]).matches(&game));
-        assert!(!demand(Operator::In, &["game"]).matches(&none));
-        assert!(!demand(Operator::NotIn, &["game"]).matches(&game));
-        assert!(demand(Operator::NotIn, &["game"]).matches(&none));
-        assert!(demand(Operator::Exists, &[]).matches(&game));
-        assert!(!demand(Operator::Exists, &[]).matches(&none));
-        assert!(demand(Operator::DoesNotExist, &[]).matches(&none));
-        assert!(!demand(Operator::DoesNotExist, &[]).matches(&game));
+        assert!(requirement(Operator::In, &["game", "web"]).matches(&game));
+        assert!(!requirement(Operator::In, &["game"]).matches(&none));
+        assert!(!requirement(Operator::NotIn, &["game"]).matches(&game));
+        assert!(requirement(Operator::NotIn, &["game"]).matches(&none));
+        assert!(requirement(Operator::Exists, &[]).matches(&game));
+        assert!(!requirement(Operator::Exists, &[]).matches(&none));
+        assert!(requirement(Operator::DoesNotExist, &[]).matches(&none));
+        assert!(!requirement(Operator::DoesNotExist, &[]).matches(&game));
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn the_text_is_what_kubectl_takes() {
-        let mut selector = demand(Operator::NotIn, &["a", "b"]);
+        let mut selector = requirement(Operator::NotIn, &["a", "b"]);
         selector.match_labels = labels(&[("app", "game")]);
         assert_eq!(selector.to_string(), "app=game,tier notin (a,b)");
     }

@@ -1,4 +1,4 @@
-//! The pod template: opaque JSON that reaches the pod untouched.
+//! The pod template: opaque JSON that is passed to the pod unchanged.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -9,16 +9,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// The longest template, in bytes of JSON.
+/// The largest template, in bytes of JSON.
 pub const MAX_BYTES: usize = 512 * 1024;
-/// The most values in a template: read, each of them needs far more memory than the text.
+/// The most values in a template: each parsed value needs far more memory than its text.
 pub const MOST_VALUES: usize = 20_000;
 
-/// What a template means, as a number that no other template has.
+/// The hash of a template's semantics: equal for templates that mean the same.
 pub type Meaning = [u8; 32];
 
-/// A pod template as the user wrote it. It is never turned into typed structures and back, so fields that are newer than this program survive. It is kept as text and
-/// read when it is needed; of one that is too large only the size is kept.
+/// A pod template as the user wrote it, kept as text and parsed when needed. It is never converted to typed structures
+/// and back, so fields that are newer than this program are preserved. Of a template that is too large only the size is
+/// kept.
 #[derive(Debug, Clone, Default)]
 pub struct PodTemplate(Arc<Stored>);
 
@@ -28,12 +29,12 @@ struct Stored {
     meaning: OnceLock<Meaning>,
 }
 
-/// A template that is not kept, with its size.
+/// Why a template is too large to be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TooLarge {
-    /// It has so many bytes.
+    /// Its size in bytes.
     Bytes(usize),
-    /// It has so many values.
+    /// How many values it has.
     Values(usize),
 }
 
@@ -71,13 +72,13 @@ impl PodTemplate {
         self.0.text.as_deref().unwrap_or("null")
     }
 
-    /// Why it cannot be followed.
+    /// Why it is too large, if it is.
     #[must_use]
     pub fn too_large(&self) -> Option<TooLarge> {
         self.0.text.as_ref().err().copied()
     }
 
-    /// All of it, read anew each time.
+    /// All of it, parsed on each call.
     #[must_use]
     pub fn value(&self) -> Value {
         self.read().unwrap_or_default()
@@ -89,13 +90,13 @@ impl PodTemplate {
         self.metadata().labels
     }
 
-    /// The labels and annotations that pods get from the template. Nothing else of it is read.
+    /// The labels and annotations that pods get from the template. The rest is not parsed.
     #[must_use]
     pub fn metadata(&self) -> TemplateMetadata {
         self.read::<Described>().unwrap_or_default().metadata.unwrap_or_default()
     }
 
-    /// What it means, worked out once.
+    /// The hash of its semantics, computed once.
     pub fn meaning(&self, work_out: impl FnOnce(&Value) -> Meaning) -> &Meaning {
         self.0.meaning.get_or_init(|| work_out(&self.value()))
     }
@@ -105,7 +106,7 @@ impl PodTemplate {
     }
 }
 
-/// What pods get from a template besides their spec.
+/// The metadata that pods get from a template.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct TemplateMetadata {
     /// Labels.
@@ -122,13 +123,13 @@ struct Described {
     metadata: Option<TemplateMetadata>,
 }
 
-/// Texts by their keys. What is no text is left out: the API server refuses the pod.
+/// A map of strings. Values that are not strings are left out: the API server refuses such a pod.
 fn texts<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
     let all = Option::<BTreeMap<String, Value>>::deserialize(from)?.unwrap_or_default();
     Ok(all.into_iter().filter_map(|(key, value)| if let Value::String(text) = value { Some((key, text)) } else { None }).collect())
 }
 
-/// How many values a JSON text has at most, counted without reading it.
+/// An upper bound of the number of values in a JSON text, counted without parsing it.
 #[must_use]
 pub fn values(text: impl AsRef<[u8]>) -> usize {
     let (mut count, mut is_string, mut is_escaped) = (1, false, false);
@@ -186,7 +187,7 @@ impl JsonSchema for PodTemplate {
         true
     }
 
-    /// Open, but declaring what rules read.
+    /// Preserves unknown fields and declares those that validation rules read.
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "object",

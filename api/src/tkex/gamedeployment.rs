@@ -9,7 +9,7 @@ use super::strategy::UpdateStrategy;
 use crate::selector::LabelSelector;
 use crate::template::PodTemplate;
 
-/// What should run.
+/// The desired state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[kube(
@@ -23,7 +23,7 @@ use crate::template::PodTemplate;
     doc = "A number of interchangeable game servers that are updated without losing a player.",
     derive = "PartialEq",
     scale(spec_replicas_path = ".spec.replicas", status_replicas_path = ".status.replicas", label_selector_path = ".status.labelSelector"),
-    printcolumn(name = "DESIRED", type_ = "integer", json_path = ".spec.replicas", description = "Pods that are wanted"),
+    printcolumn(name = "DESIRED", type_ = "integer", json_path = ".spec.replicas", description = "Desired pods"),
     printcolumn(name = "UPDATED", type_ = "integer", json_path = ".status.updatedReplicas", description = "Pods on the update revision"),
     printcolumn(name = "UPDATED_READY", type_ = "integer", json_path = ".status.updatedReadyReplicas", description = "Pods on the update revision that are ready"),
     printcolumn(name = "READY", type_ = "integer", json_path = ".status.readyReplicas", description = "Pods that are ready"),
@@ -45,28 +45,28 @@ use crate::template::PodTemplate;
         .field_path(".template.metadata.labels"),
 )]
 pub struct GameDeploymentSpec {
-    /// How many pods are wanted.
+    /// How many pods are desired.
     #[serde(default = "one")]
     #[schemars(range(min = 0))]
     pub replicas: i32,
-    /// Which pods belong to this GameDeployment; must match the template's labels and never changes.
+    /// Which pods belong to this GameDeployment. It must match the template's labels and cannot be changed.
     #[x_kube(
         validation = Rule::new("self == oldSelf").message("the selector cannot be changed: pods that no longer match would be left behind"),
         validation = Rule::new("has(self.matchLabels) && self.matchLabels.size() > 0 || has(self.matchExpressions) && self.matchExpressions.size() > 0").message("an empty selector would match every pod"),
     )]
     pub selector: LabelSelector,
-    /// What a pod looks like. It reaches the pod as it is written here.
+    /// The pod template, passed on to pods as it is written here.
     pub template: PodTemplate,
     /// Which pods are deleted first when scaling in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_strategy: Option<ScaleStrategy>,
-    /// How pods are moved to a new template.
+    /// How pods are updated to a new template.
     #[serde(default)]
     pub update_strategy: UpdateStrategy,
     /// A hook that must approve before a pod is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_delete_update_strategy: Option<PreDeleteHook>,
-    /// A hook that must approve before a pod is updated in place.
+    /// A hook that must approve before the in-place update of a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_inplace_update_strategy: Option<PodHook>,
     /// A hook that is asked after the in-place update of a pod.
@@ -80,13 +80,15 @@ pub struct GameDeploymentSpec {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub min_ready_seconds: i32,
-    /// Give every pod a number, in the annotation `tkex.bkbcs.tencent.com/gamedeployment-index-id` and the variable `POD_INDEX`.
+    /// Gives every pod a unique number, in the annotation `tkex.bkbcs.tencent.com/gamedeployment-index-id` and the
+    /// variable `POD_INDEX`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_index: Option<PodIndex>,
-    /// Create pods without the readiness gate `InPlaceUpdateReady`: in-place updates then do not remove them from endpoints first.
+    /// Creates pods without the readiness gate `InPlaceUpdateReady`: in-place updates then do not remove them from
+    /// endpoints first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disable_readiness_gate: Option<bool>,
-    /// Accepted for manifests that carry it; has no meaning here.
+    /// Has no effect; accepted for existing manifests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub service_name: Option<String>,
@@ -110,7 +112,7 @@ pub struct ScaleStrategy {
     pub pods_to_delete: Vec<String>,
 }
 
-/// Numbers for pods: the lowest that no pod has, from `start` up to but not including `end`.
+/// Numbers for pods: each gets the lowest free one, from `start` up to but not including `end`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("self.start < self.end").message("end must be above start").field_path(".end"))]
 pub struct PodIndex {
@@ -132,16 +134,16 @@ pub struct GameDeploymentStatus {
     /// Pods that exist and are not being deleted.
     #[serde(default)]
     pub replicas: i32,
-    /// Of these, ready ones.
+    /// Of `replicas`, those that are ready.
     #[serde(default)]
     pub ready_replicas: i32,
-    /// Of these, ready for at least `minReadySeconds`.
+    /// Of `replicas`, those that are ready for at least `minReadySeconds`.
     #[serde(default)]
     pub available_replicas: i32,
     /// Pods on the update revision.
     #[serde(default)]
     pub updated_replicas: i32,
-    /// Of these, ready ones.
+    /// Of `updatedReplicas`, those that are ready.
     #[serde(default)]
     pub updated_ready_replicas: i32,
     /// The revision of the template.
@@ -150,23 +152,23 @@ pub struct GameDeploymentStatus {
     /// The stable revision: the last one that every pod had.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub current_revision: String,
-    /// How often a revision's name was taken.
+    /// How many hash collisions of revision names have occurred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collision_count: Option<i32>,
     /// The selector as text, for the HorizontalPodAutoscaler.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub label_selector: String,
-    /// Progressing, Available, Paused and Degraded; Protected where pods are protected.
+    /// Progressing, Available, Paused and Degraded; Protected with `preDeleteUpdateStrategy.protect`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
     pub conditions: Vec<Condition>,
-    /// Why and since when the rollout pauses by itself.
+    /// Why and since when the operator pauses the rollout.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pause_conditions: Vec<PauseCondition>,
     /// The canary step that the rollout is at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_step_index: Option<i32>,
-    /// The steps that `currentStepIndex` counts.
+    /// The hash of the steps that `currentStepIndex` refers to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_step_hash: Option<String>,
     /// The state of the canary.
@@ -175,7 +177,7 @@ pub struct GameDeploymentStatus {
     /// Pods that wait for a hook before they are deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pre_delete_hook_condition: Vec<PodHookCondition>,
-    /// Pods that wait for a hook before they are updated in place.
+    /// Pods that wait for a hook before their in-place update.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pre_inplace_hook_condition: Vec<PodHookCondition>,
     /// Pods whose hook after an in-place update is running.
@@ -183,7 +185,7 @@ pub struct GameDeploymentStatus {
     pub post_inplace_hook_condition: Vec<PodHookCondition>,
 }
 
-/// Why a rollout pauses by itself.
+/// Why the operator pauses the rollout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PauseCondition {

@@ -1,4 +1,4 @@
-//! Where workloads ask a hook.
+//! References from workloads to hooks.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -10,16 +10,16 @@ pub struct HookStep {
     /// The HookTemplate, in the same namespace.
     #[schemars(length(min = 1, max = 253))]
     pub template_name: String,
-    /// Values for the HookTemplate's arguments.
+    /// Values of the HookTemplate's arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub args: Vec<HookArgument>,
 }
 
-/// One argument of a hook.
+/// An argument of a hook.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct HookArgument {
-    /// The argument.
+    /// The name of the argument.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
     /// Its value; the HookTemplate's own value if absent.
@@ -31,10 +31,10 @@ pub struct HookArgument {
 /// A hook that is asked about one pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct PodHook {
-    /// The hook. Nothing is asked without one.
+    /// The hook. Without it none is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<HookStep>,
-    /// Ask again at once for pods whose hook denied. The operator resets it to false.
+    /// Asks the hook again at once for pods that it denied. The operator resets it to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<bool>,
 }
@@ -42,13 +42,13 @@ pub struct PodHook {
 /// A hook that must approve before a pod is deleted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct PreDeleteHook {
-    /// The hook. Nothing is asked without one.
+    /// The hook. Without it none is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<HookStep>,
-    /// Ask again at once for pods whose hook denied. The operator resets it to false.
+    /// Asks the hook again at once for pods that it denied. The operator resets it to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<bool>,
-    /// Guard deletions by others too: `kubectl delete pod`, evictions, deletion of the workload.
+    /// Guards deletions by others too: `kubectl delete pod`, evictions, deletion of the workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protect: Option<bool>,
 }

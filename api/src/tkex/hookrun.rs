@@ -1,4 +1,4 @@
-//! HookRun: one asking of a hook, and its verdict.
+//! HookRun: one execution of a hook, and its verdict.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::hook::HookArgument;
 use super::metric::{Metric, Policy};
 
-/// What to measure, once.
+/// What to measure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomResource, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[kube(
@@ -19,14 +19,14 @@ use super::metric::{Metric, Policy};
     status = "HookRunStatus",
     shortname = "hr",
     category = "game",
-    doc = "One asking of a hook: what was measured, and the verdict.",
+    doc = "One execution of a hook: what was measured, and the verdict.",
     derive = "PartialEq",
     printcolumn(name = "PHASE", type_ = "string", json_path = ".status.phase", description = "The verdict, or Running"),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[x_kube(
     validation = Rule::new("self.metrics == oldSelf.metrics && has(self.args) == has(oldSelf.args) && (!has(self.args) || self.args == oldSelf.args) && has(self.policy) == has(oldSelf.policy) && (!has(self.policy) || self.policy == oldSelf.policy)")
-        .message("a HookRun asks what it was made to ask: only terminate can be changed"),
+        .message("a HookRun is immutable: only terminate can be changed"),
 )]
 pub struct HookRunSpec {
     /// What to measure.
@@ -37,10 +37,10 @@ pub struct HookRunSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub args: Vec<HookArgument>,
-    /// Whether metrics are measured side by side or one after another; Parallel if absent.
+    /// Whether metrics are measured in parallel or one after another; Parallel if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
-    /// Stop asking. The run ends as Cancelled, which is never an approval.
+    /// Ends the run as Cancelled, which is never an approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminate: Option<bool>,
 }
@@ -70,29 +70,29 @@ pub struct HookRunStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// A state on the way to a verdict, or a verdict.
+/// Pending, Running, or a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
     /// Not started.
     Pending,
     /// Running.
     Running,
-    /// As wanted.
+    /// A success; as the phase of a HookRun, an approval.
     Successful,
-    /// Not as wanted.
+    /// A failure.
     Failed,
     /// It could not be measured.
     Error,
-    /// Neither as wanted nor not.
+    /// Neither a success nor a failure.
     Inconclusive,
-    /// Stopped by `terminate`: no approval.
+    /// Ended by `terminate`; never an approval.
     Cancelled,
-    /// Not measured, because the run had ended.
+    /// Not measured, because the run ended first.
     Skipped,
 }
 
 impl Phase {
-    /// Whether nothing more comes.
+    /// Whether the phase is final.
     #[must_use]
     pub fn is_final(self) -> bool {
         !matches!(self, Self::Pending | Self::Running)
@@ -113,22 +113,22 @@ pub struct MetricResult {
     /// Measurements that had an answer.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub count: i32,
-    /// Of these, as wanted.
+    /// Of `count`, the successful ones.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub successful: i32,
-    /// Of these, not as wanted.
+    /// Of `count`, the failed ones.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failed: i32,
-    /// Of these, neither.
+    /// Of `count`, the inconclusive ones.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub inconclusive: i32,
     /// Measurements without an answer.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub error: i32,
-    /// Measurements without an answer since the last one that had one.
+    /// Measurements without an answer since the last one with an answer.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub consecutive_error: i32,
-    /// Measurements as wanted since the last other one.
+    /// Successful measurements since the last one that was not.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub consecutive_successful: i32,
     /// The last ten measurements.

@@ -1,4 +1,4 @@
-//! HookTemplate: a hook that can be asked again and again.
+//! HookTemplate: a hook from which HookRuns are created.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -24,7 +24,7 @@ use super::metric::{Metric, Policy};
         name = "ACCEPTED",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Accepted\")].status",
-        description = "Whether it can be followed"
+        description = "Whether it is valid"
     ),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -33,11 +33,11 @@ pub struct HookTemplateSpec {
     #[schemars(length(min = 1, max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub metrics: Vec<Metric>,
-    /// Arguments, with their values unless those come from who asks.
+    /// Arguments, with their values unless the workload provides them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub args: Vec<HookArgument>,
-    /// Whether metrics are measured side by side or one after another; Parallel if absent.
+    /// Whether metrics are measured in parallel or one after another; Parallel if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
 }

@@ -1,4 +1,4 @@
-//! What a hook measures, and how it is judged.
+//! What a hook measures, and how the result is evaluated.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::schema::duration;
 
-/// One thing to measure.
+/// A metric: what is measured, how often, and when it is a success.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -19,16 +19,18 @@ pub struct Metric {
     /// Its name, unique among the metrics.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// The time between two measurements, as `30s` or `5m`. Without one there is one measurement, and one that ended in an error is repeated after 10 s.
+    /// The time between two measurements, for example `30s` or `5m`. If absent there is one measurement, and an error
+    /// is retried every 10 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "duration")]
     #[x_kube(validation = Rule::new("self == '' || duration(self) >= duration('1s')").message("the interval must be at least 1s"))]
     pub interval: Option<String>,
-    /// How long after the start of the run the first measurement is made; with policy Ordered, how long after the end of the metric before.
+    /// Delay of the first measurement, from the start of the run; with policy Ordered, from the end of the previous
+    /// metric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "duration")]
     pub initial_delay: Option<String>,
-    /// How many measurements are made. 0 or absent: one without an interval, with one as many as it takes.
+    /// How many measurements are made. If 0 or absent: one without an interval, otherwise unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub count: Option<i32>,
@@ -36,35 +38,36 @@ pub struct Metric {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub success_condition: Option<String>,
-    /// When a measurement is a failure. It is asked before `successCondition`; if neither holds the measurement is inconclusive.
+    /// When a measurement is a failure. It is evaluated before `successCondition`; if neither holds, the measurement is
+    /// inconclusive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub failure_condition: Option<String>,
-    /// The metric has failed when more measurements than this have.
+    /// The metric is Failed when more measurements than this are failures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub failure_limit: Option<i32>,
-    /// The metric is successful when as many measurements as this are; 0 switches the limit off.
+    /// The metric is Successful when this many measurements are successes; 0 disables the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub successful_limit: Option<i32>,
-    /// The metric is inconclusive when more measurements than this are.
+    /// The metric is Inconclusive when more measurements than this are inconclusive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub inconclusive_limit: Option<i32>,
-    /// The metric ends in an error when more measurements than this in a row did; 4 if absent.
+    /// The metric ends as Error when more consecutive measurements than this are errors; 4 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub consecutive_error_limit: Option<i32>,
-    /// The metric is successful when as many measurements in a row as this are.
+    /// The metric is Successful when this many consecutive measurements are successes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub consecutive_successful_limit: Option<i32>,
-    /// Who is asked.
+    /// What is queried.
     pub provider: Provider,
 }
 
-/// Who is asked: exactly one of them.
+/// What is queried: exactly one of the fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -90,7 +93,7 @@ pub struct Provider {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Web {
-    /// Where to: http or https. `{{ args.NAME }}` stands for an argument.
+    /// The url, http or https. `{{ args.NAME }}` stands for an argument.
     #[schemars(length(min = 1, max = 2048))]
     pub url: String,
     /// The method; GET if absent.
@@ -108,15 +111,15 @@ pub struct Web {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub json_path: Option<String>,
-    /// How long an answer may take; 10 if absent, and 60 at most.
+    /// Timeout of the request; 10 if absent, and 60 at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 300))]
     pub timeout_seconds: Option<i32>,
-    /// Certificates (PEM) that an https server's must be signed by, instead of the public ones.
+    /// CA certificates (PEM) for https, instead of the public ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 65_536))]
     pub ca_bundle: Option<String>,
-    /// Follow redirects, at most five. Every target is checked like the first.
+    /// Follows redirects, at most five. Every target is checked like the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follow_redirects: Option<bool>,
 }
@@ -148,12 +151,12 @@ pub struct Header {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub value: Option<String>,
-    /// Where its value is kept.
+    /// The source of its value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<HeaderSource>,
 }
 
-/// Where the value of a header is kept.
+/// The source of a header's value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HeaderSource {
@@ -186,24 +189,24 @@ pub struct Prometheus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub headers: Vec<Header>,
-    /// How long an answer may take; 30 if absent, and 60 at most.
+    /// Timeout of the request; 30 if absent, and 60 at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 300))]
     pub timeout_seconds: Option<i32>,
-    /// Certificates (PEM) that an https server's must be signed by, instead of the public ones.
+    /// CA certificates (PEM) for https, instead of the public ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 65_536))]
     pub ca_bundle: Option<String>,
 }
 
-/// A look at one object of the run's namespace, or a change to it, in the name of a ServiceAccount there.
+/// Reads or patches one object of the run's namespace, impersonating a ServiceAccount there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Kubernetes {
     /// `get` or `patch`; get if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<Function>,
-    /// What is compared or set.
+    /// The fields that are compared or set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub fields: Vec<Field>,
@@ -211,7 +214,8 @@ pub struct Kubernetes {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub json_path: Option<String>,
-    /// The ServiceAccount in whose name the API is asked; `default` if absent. A Role must allow the operator to impersonate it.
+    /// The ServiceAccount that the operator impersonates; `default` if absent. A Role must allow the operator to
+    /// impersonate it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub service_account_name: Option<String>,
@@ -240,7 +244,8 @@ pub struct Field {
     pub value: String,
 }
 
-/// A command in a container of the pod that the hook is about (argument `PodName`). Exit code 0 is a success; the result is what the command prints.
+/// A command in a container of the pod that the hook is about (argument `PodName`). Exit code 0 is a success; the
+/// result is what the command prints.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Exec {
@@ -251,22 +256,23 @@ pub struct Exec {
     /// The command and its arguments. `{{ args.NAME }}` stands for an argument.
     #[schemars(length(min = 1, max = 64), inner(length(max = 4096)))]
     pub command: Vec<String>,
-    /// How long it may take; 10 if absent, and 60 at most.
+    /// Timeout of the command; 10 if absent, and 60 at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 300))]
     pub timeout_seconds: Option<i32>,
-    /// The ServiceAccount in whose name it is run; `default` if absent. A Role must allow the operator to impersonate it.
+    /// The ServiceAccount that the operator impersonates; `default` if absent. A Role must allow the operator to
+    /// impersonate it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub service_account_name: Option<String>,
 }
 
-/// Whether metrics are measured side by side or one after another.
+/// Whether metrics are measured in parallel or one after another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Policy {
-    /// All from the start.
+    /// All metrics at the same time.
     #[default]
     Parallel,
-    /// Each when the one before was successful.
+    /// Each metric after the previous one was successful.
     Ordered,
 }

@@ -7,26 +7,29 @@ use serde::{Deserialize, Serialize};
 
 use super::hook::HookStep;
 
-/// How pods are moved to a new template.
+/// How pods are updated to a new template.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!(string(self.maxUnavailable) in ['0', '0%'] && string(self.maxSurge) in ['0', '0%'])")
         .message("maxUnavailable and maxSurge may not both be zero: no pod could ever be updated"))]
 pub struct UpdateStrategy {
-    /// RollingUpdate replaces pods; InplaceUpdate restarts containers and keeps the pod; HotPatchUpdate swaps files and keeps the container; OnDelete replaces a pod
-    /// when it is deleted.
+    /// RollingUpdate replaces pods; InplaceUpdate restarts containers and keeps the pod; HotPatchUpdate swaps files and
+    /// keeps the container; OnDelete replaces a pod when it is deleted.
     #[serde(rename = "type", default)]
     pub kind: UpdateType,
-    /// How many pods stay on the current revision (a number or a percentage of `replicas`, rounded up). Ignored while `canary` has steps.
+    /// How many pods stay on the current revision (a number or a percentage of `replicas`, rounded up). Ignored while
+    /// `canary` has steps.
     #[serde(default = "zero")]
     #[schemars(schema_with = "crate::schema::count_or_share")]
     pub partition: IntOrString,
-    /// How many pods may be unavailable during an update (a number or a percentage of `replicas`, rounded down, but at least 1 unless `maxSurge` is above 0).
+    /// How many pods may be unavailable during an update (a number or a percentage of `replicas`, rounded down, but at
+    /// least 1 unless `maxSurge` is above 0).
     #[serde(default = "quarter")]
     #[schemars(schema_with = "crate::schema::count_or_share")]
     pub max_unavailable: IntOrString,
-    /// How many pods may exist beyond `replicas` during a RollingUpdate (a number or a percentage of `replicas`, rounded up).
+    /// How many pods may exist beyond `replicas` during a RollingUpdate (a number or a percentage of `replicas`,
+    /// rounded up).
     #[serde(default = "zero")]
     #[schemars(schema_with = "crate::schema::count_or_any_share")]
     pub max_surge: IntOrString,
@@ -77,7 +80,7 @@ pub enum UpdateType {
     InplaceUpdate,
     /// Files change under the running container; the container stays.
     HotPatchUpdate,
-    /// Whoever deletes the pod decides when.
+    /// A pod gets the new template when it is deleted.
     OnDelete,
 }
 
@@ -102,16 +105,16 @@ pub struct InPlace {
 pub enum ContainerOrder {
     /// All at once.
     DisOrdered,
-    /// The next one when the one before is ready.
+    /// The next one when the previous one is ready.
     OrderedReady,
-    /// The next one when the one before runs its new image.
+    /// The next one when the previous one runs its new image.
     OrderedUpdated,
 }
 
 /// What to do where an in-place update is not possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum WhenNotPossible {
-    /// Leave the pod as it is and say why.
+    /// Leave the pod as it is; a condition says why.
     Hold,
     /// Replace the pod.
     Recreate,
@@ -121,20 +124,20 @@ pub enum WhenNotPossible {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HotPatch {
-    /// Who patches.
+    /// What applies patches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor: Option<HotPatchExecutor>,
     /// What is patched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<HotPatchMode>,
-    /// Folders to patch; every folder the image brings if empty.
+    /// Directories to patch; if empty, every directory of the image.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 4096)))]
     pub paths: Vec<String>,
     /// Whether files that the new image lacks are removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prune: Option<bool>,
-    /// How the running process learns of the new files.
+    /// How the running process is told to reload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reload: Option<Reload>,
     /// How long one patch may take, the pull included.
@@ -156,12 +159,12 @@ pub struct HotPatch {
     pub limits: Option<HotPatchLimits>,
 }
 
-/// Who patches.
+/// What applies patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum HotPatchExecutor {
     /// An ephemeral container of the pod.
     Pod,
-    /// A kubelet that knows how.
+    /// A kubelet that supports it.
     Kubelet,
 }
 
@@ -186,23 +189,23 @@ pub enum OnRestart {
 /// What happens to a file that the process itself changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnConflict {
-    /// The new image's file wins.
+    /// The new image's file replaces it.
     Overwrite,
     /// The patch fails.
     Fail,
 }
 
-/// How the running process learns of new files; one of the fields.
+/// How the running process is told to reload; one of the fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct Reload {
     /// A signal, for example HUP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16))]
     pub signal: Option<String>,
-    /// A request to the pod.
+    /// An HTTP request to the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpReload>,
-    /// A command.
+    /// A command in the container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub command: Vec<String>,
@@ -243,21 +246,22 @@ pub struct Canary {
     pub steps: Vec<Step>,
 }
 
-/// One step of a rollout: exactly one of `partition`, `pause` and `hook`.
+/// A canary step: exactly one of `partition`, `pause` and `hook`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("[has(self.partition), has(self.pause), has(self.hook)].filter(given, given).size() == 1")
         .message("a step has exactly one of partition, pause and hook"))]
 pub struct Step {
-    /// Update until this many pods are left on the current revision (a number or a percentage of `replicas`, rounded up).
+    /// Updates pods until this many are left on the current revision (a number or a percentage of `replicas`, rounded
+    /// up).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::count_or_share")]
     pub partition: Option<IntOrString>,
-    /// Wait.
+    /// Pauses the rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
-    /// Ask a hook.
+    /// Asks a hook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<HookStep>,
     /// What happens when the hook fails.
@@ -268,7 +272,7 @@ pub struct Step {
 /// A pause of a rollout.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct Pause {
-    /// Seconds; until `paused` is set to false if absent.
+    /// Length in seconds; if absent, until `paused` is set to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub duration: Option<i32>,
