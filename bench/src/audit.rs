@@ -1,4 +1,4 @@
-//! Writes, counted by the API server itself.
+//! Writes, counted in the API server's audit log.
 
 use std::io::{BufRead, BufReader};
 
@@ -17,12 +17,12 @@ pub(crate) struct Writes {
     pub(crate) others: usize,
 }
 
-/// What these users wrote in a namespace so far.
+/// The writes of these users in a namespace so far.
 pub(crate) fn writes(cluster: &Cluster, namespace: &str, users: &[&str]) -> Result<Writes> {
     let mut writes = Writes::default();
     for line in BufReader::new(std::fs::File::open(cluster.audit_log())?).lines() {
         let line = line?;
-        // Most lines are about something else; looking is cheaper than parsing.
+        // Most lines are about something else; a text search is cheaper than parsing.
         if !line.contains(namespace) || !users.iter().any(|user| line.contains(user)) {
             continue;
         }

@@ -25,7 +25,7 @@ const USERS: [&str; 1] = ["system:serviceaccount:bcs-system:gameplane"];
 
 type Arrivals = Arc<Mutex<HashMap<usize, Instant>>>;
 
-/// What one round showed.
+/// The results of one round.
 struct Round {
     median: Duration,
     slow: Duration,
@@ -33,9 +33,9 @@ struct Round {
     cpu: f64,
 }
 
-/// One row: how long healthy ones waited for their question, and what it cost. The middle one of some rounds.
+/// One row: how long it took until the healthy hooks were asked, and what it cost. The median of the rounds.
 pub(crate) async fn table(cluster: &Cluster, workers: usize) -> Result<Vec<String>> {
-    // Everything is on this machine, which is refused otherwise.
+    // All servers are on loopback, which hooks may not reach by default.
     let options = OperatorOptions { args: vec!["--hook-allow-cidr=127.0.0.0/8".into()], ..OperatorOptions::default() };
     let operators = cluster.start_operators(&options).await?;
     let pid: u32 = std::fs::read_to_string(cluster.folder().join("operator-1.pid"))?.trim().parse()?;
@@ -65,7 +65,7 @@ async fn round(cluster: &Cluster, namespace: &str, pid: u32, workers: usize) -> 
     let healthy = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let healthy_port = healthy.local_addr()?.port();
     let serving = tokio::spawn(serve(healthy, Arc::clone(&arrivals)));
-    // A full accept queue that nobody empties: connected, and never answered.
+    // Listeners that never accept: clients connect and get no answer.
     let mut silent = Vec::new();
     for _ in 0..RUNS / HANGING {
         silent.push(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
@@ -86,7 +86,7 @@ async fn round(cluster: &Cluster, namespace: &str, pid: u32, workers: usize) -> 
         arrivals.iter().filter_map(|(number, arrived)| Some(arrived.saturating_duration_since(*created.get(number)?))).collect();
     delays.sort();
     let at =
-        |share: usize| delays.get((delays.len() * share / 100).min(delays.len().saturating_sub(1))).copied().context("nobody was asked");
+        |share: usize| delays.get((delays.len() * share / 100).min(delays.len().saturating_sub(1))).copied().context("no hook was asked");
     let writes = audit::writes(cluster, namespace, &USERS)?.hook_runs as f64 / RUNS as f64;
     Ok(Round { median: at(50)?, slow: at(99)?, writes, cpu: CpuTime::of(pid)?.since(cpu).as_secs_f64() })
 }
@@ -95,7 +95,7 @@ pub(crate) fn hook_runs(client: &kube::Client, namespace: &str) -> Api<DynamicOb
     ours(client, namespace, "HookRun", "hookruns")
 }
 
-/// Objects of one of our kinds.
+/// The objects of one of Gameplane's kinds.
 pub(crate) fn ours(client: &kube::Client, namespace: &str, kind: &str, plural: &str) -> Api<DynamicObject> {
     let resource = ApiResource {
         group: "tkex.tencent.com".to_owned(),
@@ -107,7 +107,7 @@ pub(crate) fn ours(client: &kube::Client, namespace: &str, kind: &str, plural: &
     Api::namespaced_with(client.clone(), namespace, &resource)
 }
 
-/// Creates one run; when that was answered.
+/// Creates one HookRun and returns when the API server answered.
 async fn create(api: Api<DynamicObject>, number: usize, port: std::io::Result<u16>) -> Result<(usize, Instant)> {
     let metric = json!({
         "name": "age", "consecutiveErrorLimit": 0, "successCondition": "asInt(result) > 30",
@@ -128,7 +128,7 @@ async fn until_done(api: &Api<DynamicObject>) -> Result<()> {
         if runs.items.iter().all(is_done) {
             return Ok(());
         }
-        // Seldom, so that looking does not count.
+        // Seldom, so that the lists add little load.
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
 }
@@ -137,7 +137,7 @@ async fn serve(listener: TcpListener, arrivals: Arrivals) {
     while let Ok((stream, _)) = listener.accept().await {
         let arrivals = Arc::clone(&arrivals);
         tokio::spawn(async move {
-            // Who goes away is not counted.
+            // Clients that disconnect are not counted.
             let _ = answer(stream, &arrivals).await;
         });
     }

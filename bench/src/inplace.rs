@@ -1,4 +1,4 @@
-//! Updates in place: containers restart on another image, a quarter of the pods at a time.
+//! In-place updates: containers restart on another image, a quarter of the pods at a time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +24,7 @@ pub(crate) async fn table(cluster: &Cluster, sizes: &[usize], workers: usize, pe
     let operators = cluster.start_operators(&OperatorOptions::default()).await?;
     let ours = Contender::ours_in_place();
     let mut turns: BTreeMap<usize, (Vec<Seen>, Vec<Costs>)> = BTreeMap::new();
-    // Turn by turn, so that a slow minute of the machine falls on everybody and on every size.
+    // In turns, so that a slow minute of the machine affects every contender and every size.
     for _ in 0..ROUNDS {
         for count in sizes.iter().copied() {
             let (plain, costs) = turns.entry(count).or_default();
@@ -51,14 +51,14 @@ struct Rows {
     lines: Vec<String>,
     /// How long the plain client took, by the number of pods.
     plain: HashMap<usize, f64>,
-    /// How long everybody took for the fewest pods.
+    /// How long each contender took for the fewest pods.
     fewest: HashMap<String, f64>,
 }
 
 impl Rows {
     fn new() -> Self {
         let mut rows = Self { lines: Vec::new(), plain: HashMap::new(), fewest: HashMap::new() };
-        rows.say("| who | pods | updated and ready s | rate / plain | / fewest pods | pod writes | other writes | CPU s | peak MiB | each tenth ready after s |".to_owned());
+        rows.say("| contender | pods | updated and ready s | rate / plain | / fewest pods | pod writes | other writes | CPU s | peak MiB | each tenth ready after s |".to_owned());
         rows.say(format!("|{}", "---|".repeat(10)));
         rows
     }
@@ -112,17 +112,17 @@ enum Wanted {
 
 type Waiting = Arc<Mutex<HashMap<String, (Wanted, oneshot::Sender<()>)>>>;
 
-/// The yardstick: the same three writes for each pod, a quarter of them at a time.
+/// The baseline: the same three writes for each pod, a quarter of the pods at a time.
 async fn raw(cluster: &Cluster, count: usize, workers: usize) -> Result<Seen> {
     let client = cluster.client();
     let name = format!("raw-in-place-{count}");
     pods::namespace(&client, &name).await?;
     let api: Api<Pod> = Api::namespaced(client.clone(), &name);
-    let begun = Instant::now();
+    let created = Instant::now();
     let create = async {
         futures::stream::iter((0..count).map(|number| create(&api, number))).buffer_unordered(workers).try_collect::<Vec<()>>().await
     };
-    tokio::try_join!(create, pods::until_ready(&api, "game:1", count, begun))?;
+    tokio::try_join!(create, pods::until_ready(&api, "game:1", count, created))?;
     let waiting = Waiting::default();
     let watching = tokio::spawn(watch(api.clone(), Arc::clone(&waiting)));
     let calls = Semaphore::new(workers);
@@ -159,9 +159,14 @@ async fn create(api: &Api<Pod>, number: usize) -> Result<()> {
 async fn update(api: &Api<Pod>, number: usize, calls: &Semaphore, waiting: &Waiting) -> Result<()> {
     let (name, params) = (format!("pod-{number}"), PatchParams::default());
     let wait = |wanted: Wanted| {
-        let (tell, told) = oneshot::channel();
-        waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), (wanted, tell));
-        async move { tokio::time::timeout(Duration::from_secs(600), told).await.context("a pod does not come back")?.context("the watch ended") }
+        let (done, waits) = oneshot::channel();
+        waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), (wanted, done));
+        async move {
+            tokio::time::timeout(Duration::from_secs(600), waits)
+                .await
+                .context("a pod did not become ready within 600 s")?
+                .context("the watch ended")
+        }
     };
     let call = calls.acquire().await?;
     let mut down = gate(false);
@@ -182,7 +187,7 @@ async fn update(api: &Api<Pod>, number: usize, calls: &Semaphore, waiting: &Wait
     ready.await
 }
 
-/// Tells whoever waits.
+/// Wakes the updates whose pods have restarted or become ready.
 async fn watch(api: Api<Pod>, waiting: Waiting) {
     let mut changes = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff().applied_objects());
     while let Some(change) = changes.next().await {
@@ -194,15 +199,15 @@ async fn watch(api: Api<Pod>, waiting: Waiting) {
         let conditions = status.and_then(|status| status.conditions.as_ref());
         let ready = conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"));
         let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_there = |(wanted, _): &(Wanted, oneshot::Sender<()>)| match wanted {
+        let is_reached = |(wanted, _): &(Wanted, oneshot::Sender<()>)| match wanted {
             Wanted::Restarted => restarted,
             Wanted::Ready => restarted && ready,
         };
-        if waiting.get(&pod.name_any()).is_some_and(is_there)
-            && let Some((_, tell)) = waiting.remove(&pod.name_any())
+        if waiting.get(&pod.name_any()).is_some_and(is_reached)
+            && let Some((_, done)) = waiting.remove(&pod.name_any())
         {
-            // Who has given up is not told.
-            let _ = tell.send(());
+            // The update may have timed out.
+            let _ = done.send(());
         }
     }
 }

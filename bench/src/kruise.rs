@@ -1,4 +1,4 @@
-//! OpenKruise beside the cluster: its own manifests without its own pods, its manager as a child process.
+//! OpenKruise: its manifests without their pods, and its manager as a child process.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -17,18 +17,19 @@ const SOURCE: &str = "github.com/openkruise/kruise";
 const NAMESPACE: &str = "kruise-system";
 const READY_WITHIN: Duration = Duration::from_secs(120);
 
-/// Its name in the run's folder.
+/// The name of the process in the run's folder.
 pub(crate) const PROCESS: &str = "kruise-manager";
 
-/// The manager, built if it is not there.
+/// The path of the manager, built if needed.
 pub(crate) fn build(cache: &Cache) -> Result<PathBuf> {
     Ok(cache.program(&GoProgram { name: PROCESS, package: SOURCE.to_owned(), module: &MODULE })?)
 }
 
-/// Installs OpenKruise and runs its manager until the result is dropped, unlimited or at the pace it ships with. The cluster is not fit for measuring others afterwards: its webhooks see every pod.
+/// Installs OpenKruise and runs its manager until the result is dropped, unlimited or with its default rate limit. Its
+/// webhooks then intercept every pod, so other contenders cannot be measured on this cluster afterwards.
 pub(crate) async fn start(cluster: &Cluster, pace: Pace) -> Result<Daemon> {
     let binary = build(cluster.cache())?;
-    // A manager that ran before has changed what was installed.
+    // A manager that ran before has changed the installed objects: they are not applied again.
     if !cluster.kubectl().args(["get", "crd", "clonesets.apps.kruise.io"]).output()?.status.success() {
         let manifests = render(cluster, &sources(&binary)?)?;
         let apply = pipe(cluster.kubectl().args(["apply", "--server-side", "-f", "-"]), &manifests)?;
@@ -54,16 +55,16 @@ pub(crate) async fn start(cluster: &Cluster, pace: Pace) -> Result<Daemon> {
     Ok(manager)
 }
 
-/// Where Go unpacked the module.
+/// The directory of the module's sources.
 fn sources(binary: &Path) -> Result<PathBuf> {
-    let folder = binary.ancestors().nth(2).context("the manager lies in no folder")?;
+    let folder = binary.ancestors().nth(2).context("the manager is in no folder")?;
     let list = Command::new("go").args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", SOURCE]).current_dir(folder).output()?;
     let text = String::from_utf8(list.stdout)?;
     ensure!(list.status.success() && !text.trim().is_empty(), "go does not say where {SOURCE} is");
     Ok(text.trim().into())
 }
 
-/// Its manifests, less the manager and the daemon on nodes.
+/// Its manifests without the manager and the node daemon.
 fn render(cluster: &Cluster, sources: &Path) -> Result<String> {
     let output = cluster.kubectl().arg("kustomize").arg(sources.join("config/default")).output()?;
     ensure!(output.status.success(), "OpenKruise's manifests cannot be rendered: {}", String::from_utf8_lossy(&output.stderr));
@@ -72,7 +73,7 @@ fn render(cluster: &Cluster, sources: &Path) -> Result<String> {
     Ok(text.split("\n---\n").filter(|manifest| !runs(manifest)).collect::<Vec<_>>().join("\n---\n"))
 }
 
-/// Its webhooks answer for a CloneSet and for a pod.
+/// Waits until its webhooks answer for a CloneSet and for a pod.
 async fn wait_answering(cluster: &Cluster) -> Result<()> {
     const PROBE: &str = concat!(
         r#"{"apiVersion":"apps.kruise.io/v1alpha1","kind":"CloneSet","metadata":{"name":"probe","namespace":"default"},"spec":{"replicas":0,"#,
@@ -84,7 +85,7 @@ async fn wait_answering(cluster: &Cluster) -> Result<()> {
     let answering = async {
         loop {
             let create = pipe(cluster.kubectl().args(["create", "--dry-run=server", "-f", "-"]), PROBE)?;
-            // Nothing announces that a webhook listens: the question is asked until it is answered.
+            // Nothing announces that a webhook listens: retry until a dry run succeeds.
             if create.status.success() {
                 return Ok(());
             }
@@ -101,7 +102,7 @@ async fn wait_answering(cluster: &Cluster) -> Result<()> {
 fn pipe(command: &mut Command, input: &str) -> Result<Output> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let mut stdin = child.stdin.take().context("no input")?;
-    // Input larger than a pipe is written while output is read.
+    // Input larger than the pipe's buffer must be written while output is read.
     std::thread::scope(|scope| {
         let writer = scope.spawn(move || stdin.write_all(input.as_bytes()));
         let output = child.wait_with_output();

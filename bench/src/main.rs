@@ -1,4 +1,5 @@
-//! Side by side on one API server: a plain client, Gameplane, and what people use today. Durations are printed, never asserted.
+//! Measures Gameplane beside a plain client, Deployment and OpenKruise on one API server. Durations are printed, never
+//! asserted.
 
 mod audit;
 mod gates;
@@ -34,22 +35,22 @@ struct Cli {
     /// Fake nodes
     #[arg(long, default_value_t = 10)]
     nodes: u32,
-    /// Requests of the plain client under way at once
+    /// Concurrent requests of the plain client
     #[arg(long, default_value_t = 32)]
     workers: usize,
-    /// Measure only what one look at one object costs, without a cluster
+    /// Measure only the cost of one reconcile pass, without a cluster
     #[arg(long)]
     reconcile_only: bool,
     /// Measure only many hooks at once
     #[arg(long)]
     hooks_only: bool,
-    /// Measure only updates in place
+    /// Measure only in-place updates
     #[arg(long)]
     in_place_only: bool,
-    /// Leave out the peers that take long: Deployments at the pace they ship with, and OpenKruise, which is built first
+    /// Leave out the slow peers: Deployments with the default rate limit, and OpenKruise, which is built first
     #[arg(long)]
     no_peers: bool,
-    /// Replace the tables of this file that were measured
+    /// Replace the measured tables in this file
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// The Kubernetes version
@@ -63,13 +64,13 @@ async fn main() -> Result<()> {
     let report = Report::new(cli.save.clone());
     let cost = reconcile::table()?;
     cost.iter().for_each(|line| println!("{line}"));
-    report.part("One look", &cost)?;
+    report.part("One reconcile pass", &cost)?;
     if cli.reconcile_only {
         return Ok(());
     }
     println!();
     if !cli.no_peers && !cli.hooks_only {
-        // Before anything is measured.
+        // Built before anything is measured.
         kruise::build(&Cache::new(cli.kube, Progress::to_stderr()))?;
     }
     let started = Instant::now();
@@ -99,7 +100,7 @@ async fn main() -> Result<()> {
     eprintln!("control plane and {} fake nodes ready in {:.1} s", cli.nodes, started.elapsed().as_secs_f64());
     report.part("Pods", &pods_table(&mut cluster, &cli).await?)?;
     drop(cluster);
-    // A cluster of its own: OpenKruise's webhooks stay in the way of every pod.
+    // A new cluster, because OpenKruise's webhooks intercept every pod of the old one.
     let cluster = Cluster::start(&options).await?;
     cluster.install_operator()?;
     report.part("In place", &inplace::table(&cluster, &cli.pods, cli.workers, !cli.no_peers).await?)
@@ -112,7 +113,7 @@ async fn pods_table(cluster: &mut Cluster, cli: &Cli) -> Result<Vec<String>> {
     for count in &cli.pods {
         let (ours, deployment) = (Contender::ours(), Contender::deployment());
         let (mut plain, mut our_costs, mut deployment_costs) = (Vec::new(), Vec::new(), Vec::new());
-        // Turn by turn, so that a slow minute of the machine falls on everybody.
+        // In turns, so that a slow minute of the machine affects every contender.
         for _ in 0..rounds(*count) {
             plain.push(raw::measure(cluster, *count, cli.workers).await?);
             our_costs.push(ours.measure(cluster, *count).await?);
@@ -123,13 +124,13 @@ async fn pods_table(cluster: &mut Cluster, cli: &Cli) -> Result<Vec<String>> {
         table.contender(&deployment, *count, &Costs::median(&deployment_costs)?);
     }
     operators.stop().await;
-    // The slow ones are measured with the fewest pods: more of them take half an hour and the same ratio.
+    // The slow ones are measured with the fewest pods only: more pods take half an hour and give the same ratio.
     if let Some(count) = cli.pods.iter().min().copied().filter(|_| !cli.no_peers) {
         cluster.restart_controllers(Pace::Shipped)?;
         let shipped = Contender::deployment_as_shipped();
         table.contender(&shipped, count, &shipped.measure(cluster, count).await?);
         cluster.restart_controllers(Pace::Unlimited)?;
-        // Last, because its webhooks stay in the way of every pod.
+        // Last, because its webhooks intercept every pod.
         let _manager = kruise::start(cluster, Pace::Unlimited).await?;
         let clone_set = Contender::clone_set();
         table.contender(&clone_set, count, &clone_set.measure(cluster, count).await?);
@@ -137,34 +138,34 @@ async fn pods_table(cluster: &mut Cluster, cli: &Cli) -> Result<Vec<String>> {
     Ok(table.lines)
 }
 
-/// Turns of sizes that are measured several times.
+/// The most rounds of one size.
 const ROUNDS: usize = 3;
 
-/// Small sizes are measured several times.
+/// How many rounds a size is measured: small sizes several.
 fn rounds(count: usize) -> usize {
     (3_000 / count.max(1)).clamp(1, ROUNDS)
 }
 
-/// The one in the middle.
+/// The median by `key`.
 fn median<T, K: Ord>(mut all: Vec<T>, key: impl Fn(&T) -> K) -> Result<T> {
     all.sort_by_key(key);
     let middle = all.len() / 2;
     all.into_iter().nth(middle).context("nothing was measured")
 }
 
-/// The table, printed as it grows.
+/// The table, printed line by line.
 struct Table {
     lines: Vec<String>,
-    /// How long the plain client's pods took to be ready, by their number.
+    /// How long the plain client's pods took to be ready, by the number of pods.
     plain: BTreeMap<usize, f64>,
-    /// How long our roll took, by the number of pods.
+    /// How long Gameplane's rolling update took, by the number of pods.
     ours: BTreeMap<usize, f64>,
 }
 
 impl Table {
     fn new() -> Self {
         let mut table = Self { lines: Vec::new(), plain: BTreeMap::new(), ours: BTreeMap::new() };
-        table.say("| who | pods | create: exist s | ready s | rate / plain | pod writes | other writes | CPU s | roll: ready s | / ours | pod writes | other writes | CPU s | most pods | peak MiB |".to_owned());
+        table.say("| contender | pods | create: exist s | ready s | rate / plain | pod writes | other writes | CPU s | roll: ready s | / ours | pod writes | other writes | CPU s | most pods | peak MiB |".to_owned());
         table.say(format!("|{}", "---|".repeat(15)));
         table
     }

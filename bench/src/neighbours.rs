@@ -1,4 +1,5 @@
-//! What hostile neighbours cost: the rollout of a small workload alone, and beside a namespace full of objects that mean harm and a flood of changes.
+//! What a hostile tenant costs its neighbours: the rollout of a small workload alone, and beside a namespace with
+//! hostile objects and a flood of changes.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -18,16 +19,16 @@ const VICTIM: &str = "victim";
 const EVIL: &str = "evil";
 /// Pods of the victim.
 const PODS: usize = 20;
-/// Rollouts, of which the middle one counts.
+/// Rollouts, of which the median counts.
 const ROUNDS: usize = 5;
-/// Workloads of the neighbour whose pods are refused, and its hooks that hang.
+/// How many workloads whose pods are refused, and how many hanging hooks, the hostile tenant has.
 const HOSTILE: usize = 300;
-/// The neighbour changes a workload or creates a hook so often.
+/// The interval at which the hostile tenant changes a workload or creates a HookRun.
 const FLOOD: Duration = Duration::from_millis(20);
 
 /// One row.
 pub(crate) async fn table(cluster: &Cluster) -> Result<Vec<String>> {
-    // Everything is on this machine, which is refused otherwise.
+    // All servers are on loopback, which hooks may not reach by default.
     let options = OperatorOptions { args: vec!["--hook-allow-cidr=127.0.0.0/8".into()], ..OperatorOptions::default() };
     let operators = cluster.start_operators(&options).await?;
     let pid: u32 = std::fs::read_to_string(cluster.folder().join("operator-1.pid"))?.trim().parse()?;
@@ -70,7 +71,7 @@ fn game(name: &str, replicas: usize, junk: &Value) -> Value {
     })
 }
 
-/// How long a rollout takes: the middle one of some.
+/// How long a rollout takes: the median of the rounds.
 async fn rollouts(games: &Api<kube::api::DynamicObject>, api: &Api<Pod>, number: &mut usize) -> Result<Duration> {
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
@@ -84,7 +85,7 @@ async fn rollouts(games: &Api<kube::api::DynamicObject>, api: &Api<Pod>, number:
     crate::median(took, |took| *took)
 }
 
-/// Fills the neighbour's namespace: workloads whose pods a quota refuses, templates that are large or full of junk, and hooks that hang.
+/// Fills the hostile namespace: workloads whose pods a quota refuses, large templates and junk, and hooks that hang.
 async fn harm(cluster: &Cluster, hanging: &str) -> Result<()> {
     let client = cluster.client();
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), EVIL);
@@ -109,19 +110,19 @@ fn run(name: &str, url: &str) -> Value {
     json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": name }, "spec": { "metrics": [metric] } })
 }
 
-/// Changes one workload of the neighbour after another, and creates hooks that fail at once. Ends by being aborted.
+/// Changes the hostile workloads one after another, and creates HookRuns that fail at once, until it is aborted.
 async fn flood(client: kube::Client) -> Result<()> {
     let games = hooks::ours(&client, EVIL, "GameDeployment", "gamedeployments");
     let runs = hooks::ours(&client, EVIL, "HookRun", "hookruns");
     let mut ticks = tokio::time::interval(FLOOD);
     for number in 0_usize.. {
         ticks.tick().await;
-        // What comes to nothing harms nobody.
+        // Failed requests do not matter here.
         if number.is_multiple_of(2) {
             let new = run(&format!("flood-{number}"), "http://127.0.0.1:1/");
             let _ = runs.create(&PostParams::default(), &serde_json::from_value(new)?).await;
         } else {
-            // The small ones: what is measured is the operator, not how the API server copies megabytes.
+            // Only small objects: the operator is measured, not how the API server copies megabytes.
             let name = format!("hostile-{}", 2 + number / 2 % 28);
             let change = Patch::Merge(json!({ "spec": { "replicas": 10 + number % 7 } }));
             let _ = games.patch(&name, &PatchParams::default(), &change).await;

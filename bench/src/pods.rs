@@ -1,4 +1,4 @@
-//! Pods of one namespace while something happens to them.
+//! Namespaces for measurements, and waiting until their pods are ready.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -25,22 +25,22 @@ pub(crate) async fn remove_namespace(client: &Client, name: &str) -> Result<()> 
     let pods: Api<Pod> = Api::namespaced(client.clone(), name);
     let namespaces: Api<Namespace> = Api::all(client.clone());
     namespaces.delete(name, &DeleteParams::background()).await?;
-    // Nobody measures this part: without grace it takes seconds instead of minutes.
+    // Not measured: without a grace period it takes seconds instead of minutes.
     let _ = pods.delete_collection(&DeleteParams::default().grace_period(0), &kube::api::ListParams::default()).await;
     kube::runtime::wait::await_condition(namespaces, name, |namespace: Option<&Namespace>| namespace.is_none()).await?;
     Ok(())
 }
 
-/// What was seen on the way to a goal.
+/// What was observed until all pods were ready.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
-    /// When as many as wanted existed.
+    /// When `count` pods existed.
     pub(crate) exist: Duration,
-    /// When as many as wanted were ready.
+    /// When `count` pods were ready.
     pub(crate) ready: Duration,
-    /// The most that existed at once without being deleted.
+    /// The most pods that existed at once, those being deleted not counted.
     pub(crate) most: usize,
-    /// When each tenth of them was ready for the first time.
+    /// When each tenth of the pods was ready for the first time.
     pub(crate) tenths: [Duration; 10],
 }
 
@@ -62,7 +62,7 @@ pub(crate) async fn until_ready(pods: &Api<Pod>, image: &str, count: usize, star
     loop {
         let (name, state) = match changes.next().await.context("the watch ended")?? {
             Event::Init | Event::InitDone => continue,
-            Event::Apply(pod) | Event::InitApply(pod) => (pod.name_any(), Some(look(&pod, image))),
+            Event::Apply(pod) | Event::InitApply(pod) => (pod.name_any(), Some(state(&pod, image))),
             Event::Delete(pod) => (pod.name_any(), None),
         };
         let old = match state {
@@ -89,7 +89,7 @@ pub(crate) async fn until_ready(pods: &Api<Pod>, image: &str, count: usize, star
     }
 }
 
-fn look(pod: &Pod, image: &str) -> State {
+fn state(pod: &Pod, image: &str) -> State {
     let spec = pod.spec.iter().flat_map(|spec| &spec.containers).all(|container| container.image.as_deref() == Some(image));
     let status = pod.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_ref());

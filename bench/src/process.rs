@@ -1,13 +1,13 @@
-//! What a process has used of the machine.
+//! CPU time and memory of a process.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// The kernel counts in hundredths of a second on every machine we build for.
+/// USER_HZ is 100 on every supported architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Processor time of a process and its threads so far.
+/// CPU time of a process and its threads so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CpuTime(f64);
 
@@ -18,7 +18,7 @@ impl CpuTime {
     }
 
     fn parse(stat: &str) -> Option<Self> {
-        // The name, in parentheses, may contain anything.
+        // The name, in parentheses, may contain spaces and parentheses.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks = |index: usize| fields.get(index)?.parse::<f64>().ok();
         Some(Self((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND))
@@ -29,7 +29,7 @@ impl CpuTime {
     }
 }
 
-/// The most memory that a process has had so far, in bytes.
+/// The peak resident memory of a process so far, in bytes.
 pub(crate) fn peak_memory(pid: u32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid} is gone"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;

@@ -1,4 +1,4 @@
-//! The yardstick: a client that creates pods as fast as the API server takes them.
+//! The baseline: a client that creates pods as fast as the API server accepts them.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What one look at one object costs, without a cluster: observing it in the caches and deciding what to do.
+//! The cost of one reconcile pass of one object, without a cluster: observing it in the caches and deciding what to do.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,32 +13,32 @@ use serde_json::json;
 
 /// Own pods, and pods of other GameDeployments.
 const SIZES: [(usize, usize); 5] = [(100, 0), (1_000, 0), (10_000, 0), (1_000, 100_000), (10_000, 100_000)];
-/// Pods that are all to go and wait for their hook.
+/// Pods that are all to be deleted and wait for their hook.
 const WAITING: usize = 5_000;
-/// Looks per size.
-const LOOKS: u32 = 20;
+/// Passes per size.
+const PASSES: u32 = 20;
 
 /// One row per size.
 pub(crate) fn table() -> Result<Vec<String>> {
     let mut lines = vec![
-        "| own pods | pods of others | one look | per own pod | allocations per own pod | bytes per own pod |".to_owned(),
+        "| own pods | pods of others | one pass | per own pod | allocations per own pod | bytes per own pod |".to_owned(),
         "|---|---|---|---|---|---|".to_owned(),
     ];
     for (own, others) in SIZES {
         lines.push(row(&own.to_string(), (own, others), &measure(own, others)?));
     }
-    lines.push(row(&format!("{WAITING}, too many, all waiting for their hook"), (WAITING, 0), &measure_waiting()?));
+    lines.push(row(&format!("{WAITING}, surplus, all waiting for their hook"), (WAITING, 0), &measure_waiting()?));
     Ok(lines)
 }
 
-fn row(what: &str, (own, others): (usize, usize), look: &Look) -> String {
+fn row(what: &str, (own, others): (usize, usize), cost: &PassCost) -> String {
     let per_pod = |total: f64| total / own as f64;
-    let (time, allocations, bytes) = (look.time.as_secs_f64(), per_pod(look.allocations as f64), per_pod(look.bytes as f64));
+    let (time, allocations, bytes) = (cost.time.as_secs_f64(), per_pod(cost.allocations as f64), per_pod(cost.bytes as f64));
     format!("| {what} | {others} | {:.2} ms | {:.2} µs | {allocations:.2} | {bytes:.0} |", time * 1e3, per_pod(time * 1e6))
 }
 
-/// What one look costs.
-struct Look {
+/// What one pass costs.
+struct PassCost {
     time: Duration,
     allocations: u64,
     bytes: u64,
@@ -48,7 +48,7 @@ fn world() -> GameDeployments {
     let (deleted, _) = Deleted::new();
     let world =
         GameDeployments::new(Arc::default(), Arc::new(deleted), jiff::SignedDuration::from_mins(5), &Arc::default(), Arc::default());
-    // Empty, and known to be.
+    // Empty, but listed.
     world.hook_runs.set_listed();
     world.hook_templates.set_listed();
     world.nodes.set_listed();
@@ -60,20 +60,20 @@ fn pass(world: &GameDeployments, key: &Key) -> Result<Pass<<GameDeployments as W
     world.pass(key, &Known::default(), Timestamp::now()).context("no object")
 }
 
-fn measure(own: usize, others: usize) -> Result<Look> {
+fn measure(own: usize, others: usize) -> Result<PassCost> {
     let world = world();
     let key = add_game(&world, "bench", own)?;
-    // A look before there are pods names the revision that pods then carry.
+    // A pass without pods, for the name of the revision that the pods get.
     let revision = pass(&world, &key)?.plan.status.update_revision;
     add_pods(&world, "bench", own, &revision, &json!({}))?;
     for number in 0..others / 1_000 {
         add_pods(&world, &format!("other-{number}"), 1_000, "other-1", &json!({}))?;
     }
-    look(&world, &key, own)
+    measure_passes(&world, &key, own)
 }
 
-/// A scale-in to nothing: every pod is asked, and none has answered.
-fn measure_waiting() -> Result<Look> {
+/// A scale-in to 0: the hooks of all pods are asked, and none has answered.
+fn measure_waiting() -> Result<PassCost> {
     let world = world();
     let metric = json!({ "name": "ask", "provider": { "web": { "url": "http://192.0.2.1", "jsonPath": "{.free}" } } });
     let template = json!({ "metadata": { "name": "ask", "namespace": "bench", "uid": "ask", "resourceVersion": "1" }, "spec": { "metrics": [metric] } });
@@ -103,8 +103,8 @@ fn measure_waiting() -> Result<Look> {
             put(&world.hook_runs, &json!({ "metadata": metadata, "spec": new["spec"] }))?;
         }
     }
-    ensure!(world.hook_runs.len() == WAITING, "{} pods are asked", world.hook_runs.len());
-    look(&world, &key, WAITING)
+    ensure!(world.hook_runs.len() == WAITING, "{} hooks are asked", world.hook_runs.len());
+    measure_passes(&world, &key, WAITING)
 }
 
 fn put<T: Cached>(store: &Store<T>, object: &serde_json::Value) -> Result<()> {
@@ -113,20 +113,20 @@ fn put<T: Cached>(store: &Store<T>, object: &serde_json::Value) -> Result<()> {
     Ok(())
 }
 
-fn look(world: &GameDeployments, key: &Key, own: usize) -> Result<Look> {
-    let look = || {
+fn measure_passes(world: &GameDeployments, key: &Key, own: usize) -> Result<PassCost> {
+    let once = || {
         let pass = pass(world, key)?;
         ensure!(pass.pods == own, "{} pods were seen", pass.pods);
         Ok(())
     };
     let started = Instant::now();
-    (0..LOOKS).try_for_each(|_| look())?;
-    let time = started.elapsed() / LOOKS;
-    // Counted apart: counting takes time.
+    (0..PASSES).try_for_each(|_| once())?;
+    let time = started.elapsed() / PASSES;
+    // Allocations are counted in a separate pass, because counting takes time.
     let mut counted = Ok(());
-    let memory = allocation_counter::measure(|| counted = look());
+    let memory = allocation_counter::measure(|| counted = once());
     counted?;
-    Ok(Look { time, allocations: memory.count_total, bytes: memory.bytes_total })
+    Ok(PassCost { time, allocations: memory.count_total, bytes: memory.bytes_total })
 }
 
 fn add_game(world: &GameDeployments, name: &str, replicas: usize) -> Result<Key> {

@@ -1,10 +1,10 @@
-//! The document with what was measured: each part is replaced when it is measured again, and the words around it stay.
+//! The document with the tables: each table is replaced when it is measured again, and the text around it stays.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-/// Where tables go.
+/// Where tables are saved.
 pub(crate) struct Report {
     file: Option<PathBuf>,
 }
@@ -14,7 +14,7 @@ impl Report {
         Self { file }
     }
 
-    /// Puts a table in its part of the document.
+    /// Replaces the table under the heading `title`.
     pub(crate) fn part(&self, title: &str, table: &[String]) -> Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -22,7 +22,7 @@ impl Report {
     }
 }
 
-/// The document with another table under a heading.
+/// The document with a new table under the heading `title`.
 fn replaced(text: &str, title: &str, table: &[String]) -> Result<String> {
     let mut lines = Vec::new();
     let (mut inside, mut done) = (false, false);

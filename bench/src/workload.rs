@@ -1,4 +1,4 @@
-//! A workload of one kind: created, then rolled to a new image.
+//! A workload of one kind: created, then updated to a new image.
 
 use std::time::Instant;
 
@@ -14,10 +14,10 @@ use crate::median;
 use crate::pods::{self, Seen};
 use crate::process::{CpuTime, peak_memory};
 
-/// Who makes the pods.
+/// A kind of workload, with its controller.
 #[derive(Debug, Clone)]
 pub(crate) struct Contender {
-    /// What the table calls it.
+    /// Its name in the table.
     pub(crate) label: &'static str,
     pub(crate) api_version: &'static str,
     pub(crate) kind: &'static str,
@@ -26,11 +26,11 @@ pub(crate) struct Contender {
     pub(crate) strategy: Value,
     /// The file with its pid, in the run's folder.
     pub(crate) pid_file: &'static str,
-    /// How its users' names begin in the audit log.
+    /// Its controller's users in the audit log.
     pub(crate) users: &'static [&'static str],
 }
 
-/// What one part cost.
+/// What creating or updating cost.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cost {
     pub(crate) seen: Seen,
@@ -50,11 +50,12 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// Each part from the middle one of several turns, and the least memory, which is that of the first turn: a process keeps what it took.
-    pub(crate) fn median(turns: &[Self]) -> Result<Self> {
-        let create = median(turns.iter().map(|turn| turn.create).collect(), |cost| cost.seen.ready)?;
-        let roll = median(turns.iter().map(|turn| turn.roll).collect(), |cost| cost.seen.ready)?;
-        let peak_memory = turns.iter().map(|turn| turn.peak_memory).min().unwrap_or_default();
+    /// The median of several rounds, and the least memory, which is that of the first round: a process rarely returns
+    /// memory.
+    pub(crate) fn median(rounds: &[Self]) -> Result<Self> {
+        let create = median(rounds.iter().map(|round| round.create).collect(), |cost| cost.seen.ready)?;
+        let roll = median(rounds.iter().map(|round| round.roll).collect(), |cost| cost.seen.ready)?;
+        let peak_memory = rounds.iter().map(|round| round.peak_memory).min().unwrap_or_default();
         Ok(Self { create, roll, peak_memory })
     }
 }
@@ -128,7 +129,7 @@ impl Contender {
         Ok(text.trim().parse()?)
     }
 
-    /// Creates `count` pods, rolls them all, and removes them.
+    /// Creates `count` pods, updates them all, and deletes them.
     pub(crate) async fn measure(&self, cluster: &Cluster, count: usize) -> Result<Costs> {
         let client = cluster.client();
         let namespace = format!("{}-{count}", self.plural);
@@ -170,12 +171,12 @@ impl Contender {
         count: usize,
         pods: &Api<Pod>,
         image: &str,
-        begin: impl Future<Output = kube::Result<()>>,
+        start: impl Future<Output = kube::Result<()>>,
     ) -> Result<Cost> {
         let pid = self.pid(cluster)?;
         let (cpu, writes) = (CpuTime::of(pid)?, audit::writes(cluster, namespace, self.users)?);
         let started = Instant::now();
-        begin.await?;
+        start.await?;
         let seen = pods::until_ready(pods, image, count, started).await?;
         let cpu = CpuTime::of(pid)?.since(cpu).as_secs_f64();
         let after = audit::writes(cluster, namespace, self.users)?;

@@ -1,8 +1,9 @@
 //! Kubernetes binaries, built from pinned Go modules into a cache outside the checkout.
 //!
-//! A module is a go.mod and a go.sum in this crate (`kube/`, `etcd/`, …), compiled into the program, so that it works from anywhere. The cache folder of a module is
-//! named by a hash of both files, the flags and the Go version: a change makes a new folder and never a mixture. A build holds a file lock, writes beside the
-//! final name and renames; the size and checksum it notes tell a whole binary from a damaged one.
+//! A module is a go.mod and a go.sum in this crate (`kube/`, `etcd/`, …), compiled into the program, so that it works
+//! from anywhere. The cache folder of a module is named by a hash of both files, the flags and the Go version, so a
+//! change creates a new folder. A build holds a file lock, writes to a temporary name and renames it; the recorded size
+//! and checksum tell a complete binary from a damaged one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -19,12 +20,12 @@ use crate::progress::Progress;
 use crate::rundir::check_space;
 use crate::tools::{GoProgram, KubeVersion, Module, Tool};
 
-/// Overrides where the binaries are kept.
+/// Environment variable that overrides the folder of the binaries.
 pub const CACHE_VARIABLE: &str = "LOCALKUBE_CACHE";
-/// Room that one binary needs while it is linked and kept.
+/// Disk space that building and keeping one binary needs.
 const NEEDED_MIB: u64 = 500;
 
-/// What a finished build notes about its binary.
+/// What a finished build records about its binary.
 #[derive(Debug, Serialize, Deserialize)]
 struct Receipt {
     size: u64,
@@ -46,17 +47,18 @@ impl Cache {
         Self { root: cache_root(), kube, progress }
     }
 
-    /// The tools, built if they are not there. Returns at the first that cannot be built.
+    /// Builds the tools that are not in the cache. Returns at the first that cannot be built.
     pub fn ensure(&self, tools: impl IntoIterator<Item = Tool>) -> Result<()> {
         tools.into_iter().try_for_each(|tool| self.binary(tool).map(drop))
     }
 
-    /// The path of one tool, built if it is not there.
+    /// The path of one tool, built if it is not in the cache.
     pub fn binary(&self, tool: Tool) -> Result<PathBuf> {
         self.program(&tool.program(self.kube))
     }
 
-    /// The path of any program with a pinned module, built if it is not there. The module's files are in the folder above `bin`.
+    /// The path of any program with a pinned module, built if it is not in the cache. The module's files are in the
+    /// folder above `bin`.
     pub fn program(&self, tool: &GoProgram) -> Result<PathBuf> {
         let folder = self.folder(tool)?;
         let binary = folder.join("bin").join(tool.name);
@@ -74,7 +76,7 @@ impl Cache {
         Ok(binary)
     }
 
-    /// Whether a tool is built, and whether its checksum still holds.
+    /// Whether the tool's checksum still matches; none if it is not built.
     pub fn inspect(&self, tool: Tool) -> Result<Option<bool>> {
         let binary = self.folder(&tool.program(self.kube))?.join("bin").join(tool.name());
         if !binary.exists() {
@@ -84,7 +86,7 @@ impl Cache {
         Ok(Some(whole))
     }
 
-    /// Throws away a tool's binary so that the next use builds it.
+    /// Removes a tool's binary, so that the next use builds it.
     pub fn discard(&self, tool: Tool) -> Result<()> {
         let binary = self.folder(&tool.program(self.kube))?.join("bin").join(tool.name());
         match fs::remove_file(&binary) {
@@ -107,14 +109,14 @@ impl Cache {
         Ok(self.root.join(format!("{}-{key}", module.name)))
     }
 
-    /// One builder at a time for a module; the kernel frees the lock of a builder that died.
+    /// Locks a module, so that one process builds it at a time. The kernel releases the lock when the process dies.
     fn lock(&self, folder: &Path, tool: &GoProgram) -> Result<File> {
         fs::create_dir_all(folder.join("bin")).doing(|| format!("cannot create {}", folder.display()))?;
         let path = folder.join("lock");
         let lock =
             OpenOptions::new().create(true).write(true).truncate(false).open(&path).doing(|| format!("cannot open {}", path.display()))?;
         if lock.try_lock().is_err() {
-            self.progress.say(&format!("waiting for another build of {} to end", tool.name));
+            self.progress.say(&format!("waiting for another build of {} to finish", tool.name));
             lock.lock().doing(|| format!("cannot lock {}", path.display()))?;
         }
         Ok(lock)
@@ -126,7 +128,7 @@ impl Cache {
         for (name, content) in [("go.mod", module.go_mod), ("go.sum", module.go_sum)] {
             fs::write(folder.join(name), content).doing(|| format!("cannot write {name} in {}", folder.display()))?;
         }
-        // What a builder that was killed left here goes with the next build.
+        // May hold the remains of a build that was killed.
         let scratch = folder.join("tmp");
         let _ = fs::remove_dir_all(&scratch);
         fs::create_dir_all(&scratch).doing(|| format!("cannot create {}", scratch.display()))?;
@@ -205,7 +207,7 @@ fn read_receipt(binary: &Path) -> Option<Receipt> {
     serde_json::from_slice(&fs::read(receipt_of(binary)).ok()?).ok()
 }
 
-/// Cheap check at every start: a binary without receipt or of another size is not used.
+/// A cheap check at every start: a binary without a receipt, or of another size, is not used.
 fn is_whole(binary: &Path) -> bool {
     let size = fs::metadata(binary).map(|meta| meta.len()).ok();
     size.is_some() && read_receipt(binary).map(|receipt| receipt.size) == size
@@ -225,17 +227,17 @@ fn checksum(file: &Path) -> std::io::Result<String> {
 
 const GET_GO: &str = "install Go from https://go.dev/dl and put it on PATH";
 
-/// Marks the builds of this process, so that they can be given up.
+/// Marks the builds of this process, so that they can be aborted.
 fn build_mark() -> String {
     format!("build-{}", std::process::id())
 }
 
-/// Ends the builds of this process with everything they have started.
-pub fn give_up_builds() {
+/// Kills the builds of this process with all their child processes.
+pub fn abort_builds() {
     kill_marked(build_mark().as_ref());
 }
 
-/// This machine's architecture as Go and image formats call it.
+/// This machine's architecture, as named by Go and by image formats.
 pub(crate) fn go_architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -244,7 +246,7 @@ pub(crate) fn go_architecture() -> &'static str {
     }
 }
 
-/// The Go that builds a module, asked once per process.
+/// The version of the Go that builds a module, looked up once per process.
 fn go_version(module: &Module) -> Result<String> {
     use std::collections::BTreeMap;
     use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! A cluster from start to end.
+//! A cluster: start, use, stop.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
@@ -34,7 +34,7 @@ pub struct Cluster {
     cache: Cache,
 }
 
-/// What runs.
+/// The running parts of a cluster.
 struct Parts {
     _volumes: Provisioner,
     fake: Option<FakeNodes>,
@@ -49,14 +49,15 @@ impl std::fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// Builds what is missing, starts everything and returns when the cluster is ready: API server ready, default ServiceAccount present, nodes Ready.
+    /// Builds what is missing, starts everything and returns when the cluster is ready: API server ready, default
+    /// ServiceAccount present, nodes Ready.
     pub async fn start(options: &Options) -> Result<Self> {
-        // A second provider in the same process is fine as long as one is chosen.
+        // Fails if the process has chosen a provider already, which is fine.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         if options.real_nodes > 0 {
             real::check(options)?;
         }
-        // Everything that can be refused is refused before the long build.
+        // All options are checked before the long build.
         let run = RunDir::create()?;
         if let Some(copy) = &options.kubeconfig {
             run.prepare_copy(copy)?;
@@ -80,7 +81,7 @@ impl Cluster {
         }
     }
 
-    /// A client with all rights.
+    /// A client with administrator rights.
     #[must_use]
     pub fn client(&self) -> Client {
         self.parts.plane.client.clone()
@@ -112,7 +113,8 @@ impl Cluster {
         command
     }
 
-    /// Environment for a program that works with this cluster: KUBECONFIG, LOCALKUBE_DIR and a PATH with kubectl in front.
+    /// Environment for a program that uses this cluster: KUBECONFIG, LOCALKUBE_DIR and a PATH that starts with
+    /// kubectl's folder.
     #[must_use]
     pub fn environment(&self) -> Vec<(&'static str, OsString)> {
         let old = std::env::var_os("PATH").unwrap_or_default();
@@ -133,7 +135,7 @@ impl Cluster {
         self.parts.real.as_ref().map_or(&[], |real| &real.nodes)
     }
 
-    /// Pulls a real node's network cable out (`up` false) or puts it back.
+    /// Sets the network link of a real node up or down.
     pub fn set_link(&self, node: &RealNode, up: bool) -> Result<()> {
         match &self.network {
             Some(network) => network.set_link(node.number(), up),
@@ -152,25 +154,26 @@ impl Cluster {
         real.map(|real| &real.registry).ok_or_else(|| Error::Invalid("images are for clusters with real nodes".to_owned()))
     }
 
-    /// Where the cluster's programs come from.
+    /// The cache of the cluster's binaries.
     #[must_use]
     pub fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// Starts the built-in controllers again, at another pace.
+    /// Restarts the built-in controllers with another rate limit.
     pub fn restart_controllers(&mut self, pace: Pace) -> Result<()> {
         self.parts.plane.restart_controllers(&self.run, &self.cache, pace)
     }
 
-    /// Runs a program beside the cluster until the result is dropped. Its output is in `logs/<name>.log` of the run's folder, its pid in `<name>.pid`.
+    /// Runs a program beside the cluster until the result is dropped. Its output is in `logs/<name>.log` of the run's
+    /// folder, its pid in `<name>.pid`.
     pub fn run_beside(&self, name: &str, program: &Path, arguments: &[OsString], environment: &[(&str, OsString)]) -> Result<Daemon> {
         let mut command = bound_command(program);
         command.args(arguments).envs(environment.iter().cloned());
         Daemon::start(name, self.run.path(), command)
     }
 
-    /// Returns when a part of the cluster has died, says which, and keeps the logs.
+    /// Returns when a part of the cluster has died, with its name, and keeps the logs.
     pub async fn death(&self) -> Error {
         with_evidence(self.parts.death().await, &self.run, &self.cache)
     }
@@ -232,7 +235,8 @@ impl Parts {
     }
 }
 
-/// Keeps the logs of a failed run and says where they are; names a damaged binary if that was the reason. The part that died need not be it: others give up on a part that hangs.
+/// Keeps the logs of a failed run and adds their path to the error. If a binary is damaged, the error names it instead:
+/// the part that died may be another one, which gave up on a part that hangs.
 fn with_evidence(mut error: Error, run: &RunDir, cache: &Cache) -> Error {
     let logs = run.keep_logs();
     if !matches!(error, Error::Died { .. } | Error::NotReady { .. }) {
@@ -249,7 +253,8 @@ fn with_evidence(mut error: Error, run: &RunDir, cache: &Cache) -> Error {
     error
 }
 
-/// A kubeconfig for a ServiceAccount of the cluster that `admin` (a kubeconfig file) reaches; its token is good for a day.
+/// A kubeconfig for a ServiceAccount of the cluster that `admin` (a kubeconfig file) reaches; its token is valid for a
+/// day.
 pub async fn service_account_kubeconfig(admin: &Path, namespace: &str, name: &str) -> Result<String> {
     let client = client_from(admin).await?;
     let accounts: Api<ServiceAccount> = Api::namespaced(client, namespace);
@@ -281,7 +286,7 @@ async fn prepare(cache: &Cache, options: &Options) -> Result<()> {
     }
     let cache = cache.clone();
     let build = tokio::task::spawn_blocking(move || cache.ensure(tools));
-    build.await.unwrap_or_else(|error| Err(Error::Invalid(format!("the build was stopped: {error}"))))
+    build.await.unwrap_or_else(|error| Err(Error::Invalid(format!("the build was aborted: {error}"))))
 }
 
 fn loopback() -> Addresses {

@@ -19,7 +19,7 @@ use crate::tools::Tool;
 const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 const READY_WITHIN: Duration = Duration::from_secs(90);
 
-/// Where the API server listens and what it hands out.
+/// The address and port of the API server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Endpoint {
     pub(crate) address: IpAddr,
@@ -32,7 +32,8 @@ impl Endpoint {
     }
 }
 
-/// A port that is ours: bound with SO_REUSEPORT but never listened on, so that the API server (`--permit-port-sharing`) can share it and nobody else can take it.
+/// A reserved port: bound with SO_REUSEPORT but never listened on, so that only the API server
+/// (`--permit-port-sharing`) can use it.
 #[derive(Debug)]
 pub(crate) struct ReservedPort {
     pub(crate) port: u16,
@@ -44,7 +45,7 @@ impl ReservedPort {
         use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
         let failed = || format!("cannot reserve a port on {address}");
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        // Somebody who shares the port would not be noticed by the bind below.
+        // The bind below would not fail if another process shares the port.
         if let Some(port) = port
             && let Err(error) = std::net::TcpListener::bind(SocketAddr::new(address, port))
         {
@@ -75,7 +76,7 @@ pub(crate) struct ControlPlane {
     _port: ReservedPort,
 }
 
-/// The subnet of Services.
+/// The addresses of the API server and of Services.
 pub(crate) struct Addresses {
     pub(crate) api: IpAddr,
     pub(crate) services: String,
@@ -100,7 +101,7 @@ impl ControlPlane {
         Ok(plane)
     }
 
-    /// Starts the built-in controllers again, at another pace.
+    /// Restarts the built-in controllers with another rate limit.
     pub(crate) fn restart_controllers(&mut self, run: &RunDir, cache: &Cache, pace: Pace) -> Result<()> {
         self.daemons.retain(|daemon| daemon.name() != CONTROLLER_MANAGER);
         self.daemons.push(start_controller_manager(run, cache, self, pace)?);
@@ -134,7 +135,7 @@ impl ControlPlane {
         within(READY_WITHIN, "the default ServiceAccount", first_death(&self.daemons), there).await
     }
 
-    /// A kubeconfig for a component with a certificate of its own.
+    /// A kubeconfig for a component, with its own certificate.
     pub(crate) fn kubeconfig_for(&self, run: &RunDir, name: &str, subject: &Subject<'_>) -> Result<PathBuf> {
         component_kubeconfig(run, &self.authority, self.endpoint, name, subject)
     }
@@ -145,7 +146,7 @@ pub(crate) async fn first_death<'a>(daemons: impl IntoIterator<Item = &'a Daemon
     futures::future::select_all(daemons.into_iter().map(|daemon| Box::pin(daemon.ended()))).await.0
 }
 
-/// Waits for `ready`, but not longer than `limit` and not after a death.
+/// Waits for `ready`; fails after `limit`, or when a part of the cluster dies.
 pub(crate) async fn within<T>(
     limit: Duration,
     what: &str,
@@ -163,10 +164,10 @@ pub(crate) async fn within<T>(
 
 /// A client for a kubeconfig file.
 pub(crate) async fn client_from(file: &Path) -> Result<Client> {
-    Client::try_from(config_from(file).await?).asking("cannot make a client")
+    Client::try_from(config_from(file).await?).asking("cannot create a client")
 }
 
-/// What a kubeconfig says.
+/// The client configuration from a kubeconfig file.
 pub(crate) async fn config_from(file: &Path) -> Result<kube::Config> {
     let invalid = |error: kube::config::KubeconfigError| Error::Invalid(format!("{}: {error}", file.display()));
     let read = kube::config::Kubeconfig::read_from(file).map_err(invalid)?;
@@ -175,7 +176,7 @@ pub(crate) async fn config_from(file: &Path) -> Result<kube::Config> {
 
 fn component_kubeconfig(run: &RunDir, authority: &Authority, endpoint: Endpoint, name: &str, subject: &Subject<'_>) -> Result<PathBuf> {
     let path = if name == "admin" { run.path().join(ADMIN) } else { run.path().join(format!("{name}.kubeconfig")) };
-    // What is started again keeps its identity.
+    // A restarted component keeps its identity.
     if path.exists() {
         return Ok(path);
     }
@@ -185,7 +186,8 @@ fn component_kubeconfig(run: &RunDir, authority: &Authority, endpoint: Endpoint,
     Ok(path)
 }
 
-/// etcd listens on sockets in the run's folder: no port to collide, and nobody but the owner gets at the data. The advertised addresses are never used, but must look like one.
+/// etcd listens on sockets in the run's folder: no port can collide, and only the owner can access the data. The
+/// advertised address is required but never used.
 fn start_etcd(run: &RunDir, cache: &Cache) -> Result<Daemon> {
     let nowhere = "unix://localhost:1";
     let mut command = bound_command(cache.binary(Tool::Etcd)?);
@@ -245,16 +247,17 @@ fn start_apiserver(
     if options.audit {
         flag("audit-policy-file", &run.file("audit-policy.yaml", AUDIT_POLICY)?);
         flag("audit-log-path", &run.path().join(AUDIT_LOG));
-        // Who counts requests needs them all in one file; without a size the log begins anew every 100 MB.
+        // Requests are counted in one file: by default the log is rotated every 100 MB.
         flag("audit-log-maxsize", &"100000");
     }
     command.args(["--permit-port-sharing=true", "--allow-privileged=true", "--profiling=false"]);
-    // Memory is cheaper here than processor time: a fifth of the latter went into collecting garbage. But memory that is touched for the first time costs time too, and with 5,000 pods the heap would grow to eight gigabytes.
+    // Memory is cheaper here than CPU time, a fifth of which went into garbage collection. The limit is there because
+    // newly allocated memory costs time too, and with 5,000 pods the heap would grow to eight gigabytes.
     command.env("GOGC", "800").env("GOMEMLIMIT", "6GiB");
     Daemon::start("kube-apiserver", run.path(), command)
 }
 
-/// Everybody's requests but the fake nodes', and what the operator wants of pods and hooks.
+/// Logs all requests except those of the fake nodes; the operator's writes of pods and HookRuns with their bodies.
 const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -275,7 +278,7 @@ rules:
 /// Where the audit log is, inside the run's folder.
 pub(crate) const AUDIT_LOG: &str = "logs/audit.log";
 
-/// The default limits of client-go would hide every other rate on a small cluster.
+/// Raises client-go's default rate limits, which would be the bottleneck on a small cluster.
 const FAST: [&str; 2] = ["--kube-api-qps=5000", "--kube-api-burst=10000"];
 
 fn start_controller_manager(run: &RunDir, cache: &Cache, plane: &ControlPlane, pace: Pace) -> Result<Daemon> {
@@ -290,7 +293,7 @@ fn start_controller_manager(run: &RunDir, cache: &Cache, plane: &ControlPlane, p
         .arg(format!("--root-ca-file={}", pki("ca.crt")))
         .arg(format!("--cluster-signing-cert-file={}", pki("ca.crt")))
         .arg(format!("--cluster-signing-key-file={}", pki("ca.key")))
-        // Its default is a folder of the host, which it would create.
+        // By default it would create a folder on the host.
         .arg(format!("--flex-volume-plugin-dir={}", run.path().join("volume-plugins").display()))
         .args(["--use-service-account-credentials=true", "--leader-elect=false", "--secure-port=0", "--profiling=false"]);
     match pace {

@@ -1,4 +1,4 @@
-//! What this machine lacks, and how to get it.
+//! What is missing on this machine, and how to get it.
 
 use std::path::PathBuf;
 
@@ -56,7 +56,7 @@ fn missing(packages: &[&str]) -> Error {
     Error::Missing { what: format!("Debian package {list}"), remedy: format!("apt-get install --no-install-recommends {list}") }
 }
 
-/// Fails in one line when a Debian package is missing.
+/// Fails if a Debian package is missing.
 pub(crate) fn check_packages() -> Result<()> {
     let packages = missing_packages();
     if packages.is_empty() { Ok(()) } else { Err(missing(&packages)) }
@@ -65,11 +65,11 @@ pub(crate) fn check_packages() -> Result<()> {
 /// One finding.
 #[derive(Debug)]
 pub struct Finding {
-    /// What was looked at.
+    /// What was checked.
     pub subject: String,
-    /// Fine, or what is wrong and what to do.
+    /// What is wrong and what to do; none if it is fine.
     pub problem: Option<String>,
-    /// Needed only by real nodes.
+    /// Whether only real nodes need it.
     pub only_real_nodes: bool,
 }
 
@@ -83,7 +83,7 @@ impl Finding {
     }
 }
 
-/// Looks at everything that a cluster needs.
+/// Checks everything that a cluster needs.
 #[must_use]
 pub fn examine(cache: &Cache) -> Vec<Finding> {
     let mut findings = vec![

@@ -1,10 +1,10 @@
-//! What can go wrong, each in one line that says what to do about it.
+//! Errors, each in one line that says what to do about it.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Everything localkube can fail with.
+/// All errors of localkube.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Something has to be installed first.
@@ -12,10 +12,10 @@ pub enum Error {
     Missing {
         /// The program or file.
         what: String,
-        /// What the person should run.
+        /// What the user should run.
         remedy: String,
     },
-    /// A program is there but cannot be used.
+    /// An installed program is too old.
     #[error("{what} is too old: found {found}, need {need} or newer")]
     TooOld {
         /// The program.
@@ -25,25 +25,25 @@ pub enum Error {
         /// The oldest that works.
         need: String,
     },
-    /// Real nodes make namespaces, mounts and cgroups.
+    /// Real nodes need root for namespaces, mounts and cgroups.
     #[error("real nodes need root: run this as root (sudo), or use --fake-nodes")]
     NeedsRoot,
-    /// The wanted port belongs to somebody else.
+    /// Another process listens on the requested port.
     #[error("port {port} on {address} is taken: choose another with --port, or leave --port out")]
     PortTaken {
-        /// The address that was to be bound.
+        /// The address to bind.
         address: String,
-        /// The port that was asked for.
+        /// The requested port.
         port: u16,
     },
-    /// Not enough room to go on.
+    /// Not enough disk space.
     #[error("{path} has {free_mib} MiB free and {need_mib} MiB are needed: free some space, or set {variable} to a folder on another disk")]
     NoSpace {
-        /// Where there is no room.
+        /// The folder without space.
         path: PathBuf,
-        /// What is left.
+        /// The free space.
         free_mib: u64,
-        /// What is needed.
+        /// The needed space.
         need_mib: u64,
         /// The environment variable that moves the folder.
         variable: &'static str,
@@ -53,10 +53,10 @@ pub enum Error {
     Build {
         /// The binary.
         tool: String,
-        /// The last words of the Go command.
+        /// The last lines of the Go command's output.
         reason: String,
     },
-    /// A binary in the cache is not what was built.
+    /// The checksum of a binary in the cache does not match.
     #[error("{tool} in the cache is damaged: run `localkube build --again {tool}`")]
     Damaged {
         /// The binary.
@@ -81,7 +81,7 @@ pub enum Error {
         what: String,
         /// How long.
         after: Duration,
-        /// What was seen last.
+        /// The last state that was observed.
         last: String,
     },
     /// A helper command (`ip`, `mount`, …) failed.
@@ -92,13 +92,13 @@ pub enum Error {
         /// Its error output.
         reason: String,
     },
-    /// A request or an argument that makes no sense.
+    /// An invalid argument, or a failure with its own message.
     #[error("{0}")]
     Invalid(String),
     /// An operation on a file or a socket failed.
     #[error("{doing}: {reason}")]
     Io {
-        /// What was being done.
+        /// What was attempted.
         doing: String,
         /// Why it failed.
         reason: io::Error,
@@ -106,7 +106,7 @@ pub enum Error {
     /// A call to the cluster failed.
     #[error("{doing}: {reason}")]
     Api {
-        /// What was being done.
+        /// What was attempted.
         doing: String,
         /// Why it failed.
         reason: Box<kube::Error>,
@@ -119,7 +119,7 @@ pub enum Error {
 /// The usual result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Says what was being done when an error came.
+/// Adds to an I/O error what was attempted.
 pub(crate) trait Doing<T> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
 }
@@ -130,7 +130,7 @@ impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
     }
 }
 
-/// Says which call to the cluster failed.
+/// Adds to an API error what was attempted.
 pub(crate) trait Asking<T> {
     fn asking(self, what: &str) -> Result<T>;
 }

@@ -1,7 +1,7 @@
 //! The process between `localkube run` and its command.
 //!
-//! It outlives localkube by a moment: when localkube dies, also by `kill -9`, the kernel sends it SIGUSR2, and it ends the command with everything that command has
-//! started and reclaims the run. Signals that mean the command are passed on.
+//! When localkube dies, also by `kill -9`, the kernel sends it SIGUSR2; it then kills the command with all its child
+//! processes and removes the run. SIGTERM is forwarded to the command.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The guarded command: what `localkube run` starts.
+/// The process that `localkube run` starts: a guard that runs `command`.
 pub(crate) fn guarded(folder: &Path, command: &[OsString]) -> Result<tokio::process::Command> {
     let own = std::env::current_exe().context("cannot find this program")?;
     let mut guarded = tokio::process::Command::new("setpriv");
@@ -19,11 +19,11 @@ pub(crate) fn guarded(folder: &Path, command: &[OsString]) -> Result<tokio::proc
     Ok(guarded)
 }
 
-/// What `localkube guard` does: runs the command and returns how it ended.
+/// `localkube guard`: runs the command and returns its exit status.
 pub(crate) async fn guard(folder: &Path, command: &[OsString]) -> Result<ExitStatus> {
     let mut orphaned = signal(SignalKind::user_defined2())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    // Ctrl-C reaches the command as well, which decides what it means.
+    // Ctrl-C reaches the command as well, which handles it.
     let mut interrupt = signal(SignalKind::interrupt())?;
     localkube::process::write_pid(&folder.join("guard.pid"), std::process::id())?;
     let mut bound = Command::new("setpriv");

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use crate::cache::go_architecture;
 use crate::error::{Doing, Error, Result};
 
-/// An image in the making.
+/// An image that is being built.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
     files: Vec<File>,
@@ -31,7 +31,7 @@ enum Content {
     Link(PathBuf),
 }
 
-/// A piece of a finished image, addressed by its checksum.
+/// A blob of a finished image, addressed by its digest.
 #[derive(Debug)]
 pub(crate) struct Blob {
     pub(crate) digest: String,
@@ -50,20 +50,20 @@ const LAYER_TYPE: &str = "application/vnd.oci.image.layer.v1.tar";
 const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 
 impl Image {
-    /// An image with nothing in it.
+    /// An empty image.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a file that can be read and not run.
+    /// Adds a file that is not executable.
     #[must_use]
     pub fn text(mut self, path: &str, content: impl Into<Vec<u8>>) -> Self {
         self.files.push(File { path: path.to_owned(), mode: 0o644, content: Content::Bytes(content.into()) });
         self
     }
 
-    /// Adds a program from this machine.
+    /// Adds an executable from this machine.
     pub fn program(mut self, path: &str, from: &Path) -> Result<Self> {
         let content = std::fs::read(from).doing(|| format!("cannot read {}", from.display()))?;
         self.files.push(File { path: path.to_owned(), mode: 0o755, content: Content::Bytes(content) });
@@ -96,7 +96,7 @@ impl Image {
         Ok(self)
     }
 
-    /// What runs when the pod names no command.
+    /// What runs if the pod has no command.
     #[must_use]
     pub fn command(mut self, words: &[&str]) -> Self {
         self.command = words.iter().map(|word| (*word).to_owned()).collect();
@@ -117,7 +117,7 @@ impl Image {
         self
     }
 
-    /// The same files give the same digests.
+    /// Builds the image. The same files give the same digests.
     pub(crate) fn pack(&self) -> Result<Packed> {
         let layer = Blob::new(self.layer().doing(|| "cannot pack an image".to_owned())?);
         let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
@@ -177,7 +177,7 @@ impl Blob {
     }
 }
 
-/// Where an image is in a registry: what `docker.io/library/python:3.5` means, whatever the registry's name.
+/// The repository and tag of an image name; the name's registry is ignored.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Reference {
     pub(crate) repository: String,

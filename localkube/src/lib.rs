@@ -1,4 +1,4 @@
-//! A real Kubernetes on one machine, as child processes: for tests, for benchmarks, and for trying things out.
+//! A real Kubernetes on one machine, as child processes: for tests, benchmarks and trying things out.
 //!
 //! ```no_run
 //! # async fn example() -> localkube::Result<()> {
@@ -9,8 +9,9 @@
 //! # }
 //! ```
 //!
-//! The control plane is stock etcd, kube-apiserver, kube-controller-manager and kube-scheduler, built from pinned sources ([`cache`]). Nodes are fake ([`fake`]: cheap,
-//! thousands of pods) or real ([`real`]: kubelet and containerd, root only). Several clusters can run side by side. Whatever ends the process, nothing is left.
+//! The control plane is stock etcd, kube-apiserver, kube-controller-manager and kube-scheduler, built from pinned
+//! sources ([`cache`]). Nodes are fake ([`fake`]: cheap, thousands of pods) or real ([`real`]: kubelet and containerd,
+//! root only). Several clusters can run side by side. However the process ends, nothing is left behind.
 
 pub mod cache;
 mod cluster;

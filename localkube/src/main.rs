@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use localkube::{Cache, Cluster, EXAMPLE_IMAGES, Image, KubeVersion, OperatorOptions, Operators, Options, Progress, Registry, Tool};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// A real Kubernetes on this machine: stock binaries as child processes, gone without a trace when it ends.
+/// A real Kubernetes on this machine: stock binaries as child processes, removed without a trace when it ends.
 #[derive(Debug, Parser)]
 #[command(name = "localkube", version)]
 struct Cli {
@@ -23,7 +23,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Start a cluster and keep it until Ctrl-C
+    /// Start a cluster and run it until Ctrl-C
     Up {
         #[command(flatten)]
         cluster: ClusterFlags,
@@ -32,8 +32,9 @@ enum Verb {
     },
     /// Start a cluster, run a command against it, stop the cluster
     ///
-    /// The command gets KUBECONFIG, kubectl on its PATH and LOCALKUBE_DIR, the run's folder. localkube exits with the command's exit code; with 125 if the cluster
-    /// could not start or died, 126 if the command cannot be run, 127 if it does not exist.
+    /// The command gets KUBECONFIG, kubectl on its PATH and LOCALKUBE_DIR, the run's folder. localkube exits with the
+    /// command's exit code; with 125 if the cluster could not start or died, 126 if the command cannot be run, 127 if
+    /// it does not exist.
     Run {
         #[command(flatten)]
         cluster: ClusterFlags,
@@ -43,7 +44,7 @@ enum Verb {
         #[arg(last = true, required = true, value_name = "CMD")]
         command: Vec<OsString>,
     },
-    /// Stand between a run and its command (started by `run`)
+    /// Run a command and clean up if localkube dies (started by `run`)
     #[command(hide = true)]
     Guard {
         folder: PathBuf,
@@ -57,7 +58,7 @@ enum Verb {
         /// Only these binaries (etcd, kube-apiserver, …); all by default
         #[arg(value_name = "TOOL", value_parser = parse_tool)]
         tools: Vec<Tool>,
-        /// Build again even if the binary is there
+        /// Build again even if the binary is in the cache
         #[arg(long)]
         again: bool,
     },
@@ -78,7 +79,7 @@ enum Verb {
         #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
         kubeconfig: PathBuf,
     },
-    /// Say what is missing on this machine and how to get it
+    /// Print what is missing on this machine and how to get it
     Doctor {
         #[command(flatten)]
         version: Version,
@@ -121,7 +122,7 @@ struct OperatorFlags {
 }
 
 impl OperatorFlags {
-    /// Installs and starts what was asked for.
+    /// Installs and starts the requested operators.
     async fn start(&self, cluster: &Cluster) -> Result<Option<Operators>> {
         let Some(replicas) = self.operator else { return Ok(None) };
         cluster.install_operator()?;
@@ -132,7 +133,7 @@ impl OperatorFlags {
 
 #[derive(Debug, Args)]
 struct ClusterFlags {
-    /// Nodes that are only played through the API [default: 3, or 0 with --real-nodes]
+    /// Nodes simulated through the API [default: 3, or 0 with --real-nodes]
     #[arg(long, value_name = "N")]
     fake_nodes: Option<u32>,
     /// Nodes with a kubelet and containerd (root only)
@@ -143,13 +144,14 @@ struct ClusterFlags {
     /// The API server's port; a free one by default
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Write the administrator's kubeconfig to this file too; it must not exist, and is removed at the end
+    /// Write the administrator's kubeconfig to this file too; it must not exist, and is removed at exit
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Write the API server's audit log (metadata level) to logs/audit.log in the run's folder
     #[arg(long)]
     audit: bool,
-    /// Seconds of silence after which a node is Unknown, at least 15: nodes speak every 10 [default: Kubernetes' own]
+    /// Seconds without a heartbeat after which a node is Unknown, at least 15 (nodes report every 10 s) [default:
+    /// Kubernetes' own]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(15..))]
     node_grace: Option<u64>,
 }
@@ -174,10 +176,10 @@ fn parse_tool(name: &str) -> Result<Tool, String> {
     Tool::all().find(|tool| tool.name() == name).ok_or_else(|| format!("choose from {}", names.join(", ")))
 }
 
-/// The exit code for trouble of our own while a command was to be run.
+/// The exit code of `run` when localkube itself fails.
 const OWN_FAILURE: u8 = 125;
 
-/// The exit codes that stand for Ctrl-C and SIGTERM.
+/// The exit codes for Ctrl-C and SIGTERM.
 const INTERRUPTED: u8 = 130;
 const TERMINATED: u8 = 143;
 
@@ -195,7 +197,7 @@ fn main() -> ExitCode {
         eprintln!("localkube: {error:#}");
         ExitCode::from(failure)
     });
-    // A build under way is not waited for: it ends with us.
+    // Does not wait for a running build, which is killed with this process.
     runtime.shutdown_background();
     code
 }
@@ -212,7 +214,7 @@ async fn dispatch(verb: Verb) -> Result<ExitCode> {
     }
 }
 
-/// Ctrl-C, SIGTERM, and a terminal that was closed.
+/// The signals that stop localkube: SIGINT, SIGTERM and SIGHUP.
 struct Stop {
     interrupt: Signal,
     terminate: Signal,
@@ -225,7 +227,7 @@ impl Stop {
         Ok(Self { interrupt, terminate, hangup: signal(SignalKind::hangup())? })
     }
 
-    /// Returns the exit code that stands for the signal.
+    /// Waits for a signal and returns its exit code.
     async fn asked(&mut self) -> u8 {
         tokio::select! {
             _ = self.interrupt.recv() => INTERRUPTED,
@@ -235,12 +237,12 @@ impl Stop {
     }
 }
 
-/// Starts a cluster unless a signal comes first; a start that is given up cleans up after itself.
+/// Starts a cluster unless a signal comes first; an aborted start cleans up.
 async fn start(options: &Options, stop: &mut Stop) -> Result<Result<Cluster, ExitCode>> {
     tokio::select! {
         cluster = Cluster::start(options) => Ok(Ok(cluster?)),
         code = stop.asked() => {
-            localkube::cache::give_up_builds();
+            localkube::cache::abort_builds();
             Ok(Err(ExitCode::from(code)))
         }
     }
@@ -270,7 +272,7 @@ async fn up(options: &Options, operator: &OperatorFlags) -> Result<ExitCode> {
 async fn run(options: &Options, operator: &OperatorFlags, command: &[OsString]) -> Result<ExitCode> {
     let mut stop = Stop::listen()?;
     let program = command.first().context("no command after --")?;
-    // A command that cannot run is told before a cluster is started for it. kubectl comes with the cluster.
+    // Checks the command before a cluster is started for it. kubectl comes with the cluster.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let name = program.to_string_lossy();
     if name != "kubectl" && localkube::process::find_program(&name, &path).is_none() {
@@ -290,11 +292,11 @@ async fn run(options: &Options, operator: &OperatorFlags, command: &[OsString]) 
         tokio::select! {
             status = child.wait() => return Ok(exit_code(status?)),
             death = cluster.death() => return Err(death.into()),
-            // Who asks twice does not want to wait for the command.
+            // The second signal does not wait for the command.
             code = stop.asked() => if asked_before {
                 return Ok(ExitCode::from(code));
             } else if code == TERMINATED {
-                // The command shares our terminal and has got Ctrl-C as well; SIGTERM came to us alone.
+                // Ctrl-C reaches the command through the terminal; SIGTERM has to be forwarded.
                 guard::terminate_child(&child);
             },
         }

@@ -1,4 +1,4 @@
-//! When nodes are Ready.
+//! Whether nodes are Ready.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) async fn wait_nodes_ready(client: &Client, count: usize) -> Result<()
     let mut ready = std::collections::BTreeSet::new();
     while ready.len() < count {
         let Some(change) = changes.next().await else { break };
-        // The watcher retries by itself; the caller's limit ends the wait.
+        // The watcher retries by itself; the caller's timeout ends the wait.
         let Ok(node) = change else { continue };
         let name = node.metadata.name.clone().unwrap_or_default();
         if is_ready(&node) {
@@ -41,5 +41,5 @@ pub fn ready_status(node: &Node) -> Option<&str> {
     conditions.iter().find(|condition| condition.type_ == "Ready").map(|condition| condition.status.as_str())
 }
 
-/// How long nodes may take.
+/// Timeout until all nodes are Ready.
 pub(crate) const NODES_WITHIN: Duration = Duration::from_secs(120);

@@ -1,4 +1,5 @@
-//! The operator on a cluster of ours: installed from the chart's CRDs, roles and ServiceAccount, run as child processes, restarted when they die as a kubelet would.
+//! The operator on a localkube cluster: installed from the chart's CRDs, roles and ServiceAccount, run as child
+//! processes and restarted when they die, as by a kubelet.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use crate::cluster::Cluster;
 use crate::error::{Doing, Error, Result};
 use crate::process::{Daemon, bound_command};
 
-/// What `kubectl create -f deploy/…` would install, the Deployment apart.
+/// What `kubectl create -f deploy/` installs, except the Deployment.
 const MANIFESTS: [&str; 5] = [
     include_str!("../../deploy/01-resources.yaml"),
     include_str!("../../deploy/02-namespace.yaml"),
@@ -27,10 +28,10 @@ pub const NAMESPACE: &str = "bcs-system";
 /// The ServiceAccount of the operator.
 pub const SERVICE_ACCOUNT: &str = "gameplane";
 
-/// A restart waits this long after the first death; twice as long after the next.
+/// Delay of the first restart; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-/// How the operator is to run.
+/// How the operator runs.
 #[derive(Debug, Clone)]
 pub struct OperatorOptions {
     /// How many processes. They elect a leader.
@@ -39,7 +40,7 @@ pub struct OperatorOptions {
     pub args: Vec<OsString>,
     /// A kubeconfig instead of the ServiceAccount's.
     pub kubeconfig: Option<PathBuf>,
-    /// The longest pause before a restart.
+    /// The longest delay of a restart.
     pub longest_pause: Duration,
 }
 
@@ -97,7 +98,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts operators under their ServiceAccount. Their pids are in `operator-<i>.pid` of the run's folder, their logs in `logs/operator-<i>.log`.
+    /// Starts operators under their ServiceAccount. Their pids are in `operator-<i>.pid` of the run's folder, their
+    /// logs in `logs/operator-<i>.log`.
     pub async fn start_operators(&self, options: &OperatorOptions) -> Result<Operators> {
         let program = program()?;
         let kubeconfig = match &options.kubeconfig {
@@ -115,7 +117,7 @@ impl Cluster {
                 command.args(["--leader-elect-namespace", NAMESPACE]).args(&args);
                 command
             };
-            // The first start is ours to report; later ones are retried.
+            // An error of the first start is returned; later ones are retried.
             let first = Daemon::start(&name, &folder, command())?;
             tasks.push(tokio::spawn(supervise(name, folder, first, options.longest_pause, command)));
         }
@@ -130,7 +132,7 @@ async fn supervise(name: String, folder: PathBuf, first: Daemon, longest: Durati
     loop {
         let started = Instant::now();
         daemon.ended().await;
-        // What lived for a while starts again at once.
+        // A process that ran for a while is restarted at once.
         pause = if started.elapsed() > longest { Duration::ZERO } else { (pause * 2).max(FIRST_PAUSE).min(longest) };
         tokio::time::sleep(pause).await;
         let log = |end: &str| folder.join(format!("logs/{name}{end}"));

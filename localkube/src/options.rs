@@ -1,4 +1,4 @@
-//! What a person or a test may ask of a cluster.
+//! The options of a cluster.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::progress::Progress;
 use crate::tools::KubeVersion;
 
-/// The cluster that is wanted.
+/// How a cluster is set up.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Nodes that are played through the API: they run nothing and cost almost nothing.
+    /// Nodes simulated through the API: they run nothing and cost almost nothing.
     pub fake_nodes: u32,
     /// Nodes with a kubelet and containerd. Root only.
     pub real_nodes: u32,
@@ -17,11 +17,11 @@ pub struct Options {
     pub kube: KubeVersion,
     /// The API server's port; a free one by default.
     pub port: Option<u16>,
-    /// A copy of the administrator's kubeconfig; the file must not exist, and goes away with the cluster.
+    /// A copy of the administrator's kubeconfig; the file must not exist, and is removed with the cluster.
     pub kubeconfig: Option<PathBuf>,
     /// Write the API server's audit log (metadata level).
     pub audit: bool,
-    /// How long a node may be silent before it is Unknown; Kubernetes' own default if not set.
+    /// How long a node may not report before it is Unknown; Kubernetes' own default if not set.
     pub node_grace: Option<Duration>,
     /// Whether progress is printed.
     pub progress: Progress,
@@ -42,11 +42,11 @@ impl Default for Options {
     }
 }
 
-/// How many requests a second the built-in controllers allow themselves.
+/// The client-side rate limit of the built-in controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// As Kubernetes ships them.
+    /// The default of Kubernetes.
     Shipped,
-    /// More than an API server can answer.
+    /// More requests than an API server can answer.
     Unlimited,
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::error::Result;
 use crate::rundir::RunDir;
 
-/// Signs everything in one cluster.
+/// The certificate authority of one cluster.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: String,
@@ -31,7 +31,7 @@ pub(crate) struct Identity {
     key_pem: String,
 }
 
-/// Who a client certificate stands for.
+/// The user and group of a client certificate.
 pub(crate) struct Subject<'a> {
     pub(crate) user: &'a str,
     pub(crate) group: Option<&'a str>,
@@ -92,7 +92,7 @@ impl Authority {
     }
 }
 
-/// How a kubeconfig proves who it is.
+/// How a kubeconfig authenticates.
 pub(crate) enum Credential<'a> {
     Certificate(&'a Identity),
     Token(&'a str),
@@ -122,7 +122,7 @@ fn base64(text: &str) -> Value {
     json!(ByteString(text.as_bytes().to_vec()))
 }
 
-/// Writes the kubeconfig of a component, readable by its owner only.
+/// Writes a new file that only its owner can read.
 pub(crate) fn write_private(path: &Path, content: &str) -> Result<()> {
     use crate::error::Doing;
     use std::io::Write;

@@ -1,7 +1,8 @@
-//! Child processes that never outlive us.
+//! Child processes that never outlive this one.
 //!
-//! Every daemon is started through `setpriv --pdeathsig KILL`, so the kernel kills it when we die, also by `kill -9`. That signal is tied to the *thread* that
-//! started the child, hence one thread that lives as long as the process starts them all. Each daemon is in a process group of its own: Ctrl-C reaches only us.
+//! Every daemon is started through `setpriv --pdeathsig KILL`, so the kernel kills it when this process dies, also by
+//! `kill -9`. The signal is sent when the *thread* that started the child ends, hence one permanent thread starts them
+//! all. Each daemon has its own process group: Ctrl-C reaches only this process.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -19,13 +20,13 @@ use tokio::sync::watch;
 
 use crate::error::{Doing, Error, Result};
 
-/// The variable by which everything that a run started, and what that started in turn, is recognised at its end.
+/// The environment variable that identifies all processes of a run, descendants included, when the run ends.
 pub const MARK: &str = "LOCALKUBE_STARTED_FOR";
 
 type Job = (Command, mpsc::Sender<io::Result<Child>>);
 
-/// Starts `command` on the thread that lives as long as this process.
-pub(crate) fn spawn_on_lasting_thread(command: Command) -> io::Result<Child> {
+/// Starts `command` on a thread that lives as long as this process.
+pub(crate) fn spawn_on_permanent_thread(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Mutex<mpsc::Sender<Job>>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
         let (send, receive) = mpsc::channel::<Job>();
@@ -68,14 +69,15 @@ pub fn write_pid(file: &Path, pid: u32) -> std::io::Result<()> {
 }
 
 impl Daemon {
-    /// Starts `command` (made by [`bound_command`]) with its output in `<run>/logs/<name>.log` and its pid in `<run>/<name>.pid`.
+    /// Starts `command` (made by [`bound_command`]) with its output in `<run>/logs/<name>.log` and its pid in
+    /// `<run>/<name>.pid`.
     pub(crate) fn start(name: &str, run: &Path, mut command: Command) -> Result<Self> {
         let log = run.join("logs").join(format!("{name}.log"));
         let out = File::create(&log).doing(|| format!("cannot create {}", log.display()))?;
         let err = out.try_clone().doing(|| format!("cannot open {}", log.display()))?;
         command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0).current_dir(run);
         command.env(MARK, run).env("PATH", system_path());
-        let mut child = spawn_on_lasting_thread(command).doing(|| format!("cannot start {name}"))?;
+        let mut child = spawn_on_permanent_thread(command).doing(|| format!("cannot start {name}"))?;
         let pid = child.id();
         let pidfd = match open_pidfd(pid) {
             Ok(pidfd) => pidfd,
@@ -101,13 +103,13 @@ impl Daemon {
         self.pid
     }
 
-    /// What the daemon is called in messages and log files.
+    /// The daemon's name in messages and log files.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Waits until the process has ended and says how.
+    /// Waits until the process has ended; the error says how.
     pub(crate) async fn ended(&self) -> Error {
         let mut status = self.status.clone();
         let how = status.wait_for(Option::is_some).await.ok().and_then(|how| how.clone());
@@ -132,7 +134,7 @@ pub(crate) fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Kills what `pidfd` stands for and waits up to two seconds for its end.
+/// Kills the process and waits up to two seconds for its end.
 pub(crate) fn kill_and_wait(pidfd: &OwnedFd) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let _ = pidfd_send_signal(pidfd, Signal::KILL);
@@ -140,10 +142,11 @@ pub(crate) fn kill_and_wait(pidfd: &OwnedFd) {
     let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&limit));
 }
 
-/// Kills every process whose [`MARK`] is `value`: grandchildren of a command, and daemons whose owner died before the kernel could bind them to it.
+/// Kills every process with the value `value` of [`MARK`]: descendants of a command, and daemons whose parent died
+/// before `setpriv` took effect.
 pub(crate) fn kill_marked(value: &OsStr) {
     let mark = [MARK.as_bytes(), b"=", value.as_encoded_bytes()].concat();
-    // A process may start another while it is being looked for: look again until none is found.
+    // A process may start another one during the search: repeat until none is found.
     for _ in 0..10 {
         if kill_with(&mark) == 0 {
             return;
@@ -155,7 +158,7 @@ pub(crate) fn kill_marked(value: &OsStr) {
 fn kill_with(mark: &[u8]) -> usize {
     let mut killed = 0;
     for pid in fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
-        // The handle is taken before the look, so that a reused pid is never hit.
+        // The pidfd is opened before the check, so that a reused pid is never killed.
         let Ok(pidfd) = open_pidfd(pid) else { continue };
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         if environment.split(|byte| *byte == 0).any(|entry| entry == mark) {
@@ -192,12 +195,12 @@ pub(crate) fn one_line(text: &str) -> String {
     if tail.is_empty() { "no output".to_owned() } else { tail.join("; ") }
 }
 
-/// The end of a log.
+/// The last line of a log.
 pub(crate) fn last_line(log: &Path) -> String {
     fs::read_to_string(log).map_or_else(|_| "nothing".to_owned(), |text| one_line(text.lines().last().unwrap_or_default()))
 }
 
-/// PATH with the places of system programs, which a person's may lack.
+/// PATH with the folders of system programs, which a user's PATH may lack.
 pub(crate) fn system_path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin:/usr/bin:/bin");

@@ -1,8 +1,8 @@
-//! Lines for the person who waits.
+//! Progress messages.
 
 use std::time::Instant;
 
-/// Whether and how progress is told.
+/// Whether progress is printed.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
     started: Instant,
@@ -10,19 +10,19 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// On standard error, each line with the seconds since the start.
+    /// Prints to standard error, each line with the seconds since the start.
     #[must_use]
     pub fn to_stderr() -> Self {
         Self { started: Instant::now(), loud: true }
     }
 
-    /// Not at all.
+    /// Prints nothing.
     #[must_use]
     pub fn quiet() -> Self {
         Self { started: Instant::now(), loud: false }
     }
 
-    /// Says one line.
+    /// Prints one line.
     pub fn say(&self, line: &str) {
         if self.loud {
             eprintln!("localkube {:6.1} s  {line}", self.started.elapsed().as_secs_f64());

@@ -1,6 +1,7 @@
-//! The images that real nodes pull: a read-only registry (Debian's docker-registry) over a folder that we fill.
+//! The images that real nodes pull: a read-only registry (Debian's docker-registry) over a folder that localkube fills.
 //!
-//! Whatever registry an image name says, containerd on our nodes asks this one. An image that is not here cannot be pulled, and one that is pushed later can.
+//! containerd on real nodes pulls every image from it, whatever registry the image's name contains. Images can be
+//! pushed at any time.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +26,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// The registry of the run in `run`, as LOCALKUBE_DIR names it.
+    /// The registry of the run in the folder `run` (LOCALKUBE_DIR).
     pub fn of_run(run: &Path) -> Result<Self> {
         let root = run.join(CONTENT);
         if !root.is_dir() {
@@ -52,7 +53,7 @@ impl Registry {
         Daemon::start("registry", run.path(), command)
     }
 
-    /// Makes an image available under a name such as `game:v1`, replacing what had the name. Returns its digest.
+    /// Makes an image available under a name such as `game:v1`, replacing an image of that name. Returns its digest.
     pub fn push(&self, name: &str, image: &Image) -> Result<String> {
         let reference: Reference = name.parse()?;
         let packed = image.pack()?;
@@ -97,7 +98,7 @@ fn link(folder: &Path, digest: &str) -> Result<()> {
     write(&folder.join(digest.replacen(':', "/", 1)).join("link"), digest.as_bytes())
 }
 
-/// Written beside and renamed, so that a pull never sees half a file.
+/// Writes a temporary file and renames it, so that a pull never sees a partial file.
 fn write(path: &Path, content: &[u8]) -> Result<()> {
     let folder = path.parent().unwrap_or(path);
     fs::create_dir_all(folder).doing(|| format!("cannot create {}", folder.display()))?;
@@ -117,26 +118,26 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// containerd's hosts file that sends every pull here.
+/// containerd's hosts file that directs every pull to this registry.
 pub(crate) fn hosts_file(address: IpAddr, port: u16) -> String {
     let url = format!("http://{}", SocketAddr::new(address, port));
     format!("server = \"{url}\"\n\n[host.\"{url}\"]\n  capabilities = [\"pull\", \"resolve\"]\n")
 }
 
-/// Folders with the statically linked programs of this workspace, the likeliest first.
+/// Folders that may hold the statically linked programs of this workspace, the likeliest first.
 fn static_folders() -> Vec<PathBuf> {
     let target = format!("{}-unknown-linux-gnu/release", std::env::consts::ARCH);
     let program = std::env::current_exe().unwrap_or_default();
     program.ancestors().skip(1).map(|folder| folder.join(&target)).collect()
 }
 
-/// A statically linked program of this workspace, as `make build` leaves it.
+/// A statically linked program of this workspace, built by `make build`.
 pub fn static_program(name: &str) -> Result<PathBuf> {
     let found = static_folders().into_iter().map(|folder| folder.join(name)).find(|file| file.is_file());
     found.ok_or_else(|| Error::Missing { what: format!("the statically linked {name}"), remedy: "run `make build`".to_owned() })
 }
 
-/// The stand-in game server, as the images of the examples carry it.
+/// The image of the stand-in game server, as the examples use it.
 pub fn game_image(version: &str) -> Result<Image> {
     let server = static_program("game-server")?;
     Ok(Image::new()
@@ -146,7 +147,7 @@ pub fn game_image(version: &str) -> Result<Image> {
         .command(&["/main"]))
 }
 
-/// The operator, as the Containerfile makes it.
+/// The operator's image, as the Containerfile builds it.
 pub fn operator_image() -> Result<Image> {
     Ok(Image::new().program("/gameplane-operator", &static_program("gameplane-operator")?)?.entrypoint(&["/gameplane-operator"]))
 }

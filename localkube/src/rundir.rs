@@ -1,7 +1,8 @@
 //! The folder of one run: logs, certificates, kubeconfigs, data.
 //!
-//! The owner holds a lock on it as long as it lives; a folder whose lock is free belongs to a dead run and is reclaimed by the next start, together with the cgroups and
-//! stray processes that carry its name. Namespaces, mounts and interfaces need no reclaiming: the kernel drops them with the last process of the run.
+//! The owner holds a lock on it. A folder whose lock is free belongs to a dead run; the next start removes it, together
+//! with the cgroups and processes of that run. Namespaces, mounts and interfaces are removed by the kernel with the
+//! last process of the run.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -11,16 +12,16 @@ use crate::error::{Doing, Error, Result};
 use crate::pki::write_private;
 use crate::process;
 
-/// Overrides where runs are kept.
+/// Environment variable that overrides the folder of all runs.
 pub(crate) const RUNS_VARIABLE: &str = "LOCALKUBE_RUNS";
-/// A socket's path has at most 107 letters, of which the run and the socket take some.
+/// The longest path of the folder of all runs: a socket's path has at most 107 bytes.
 const LONGEST_ROOT: usize = 75;
 const LOCK: &str = "lock";
-/// The file that names a copy of the administrator's kubeconfig outside of the folder.
+/// The file with the path of a copy of the administrator's kubeconfig outside of the folder.
 const COPY: &str = "copy-of-kubeconfig";
 /// The administrator's kubeconfig.
 pub(crate) const ADMIN: &str = "admin.kubeconfig";
-/// Room that a run needs to start.
+/// Disk space that a run needs to start.
 const NEEDED_MIB: u64 = 300;
 
 /// A run's folder, removed when dropped.
@@ -31,7 +32,7 @@ pub(crate) struct RunDir {
 }
 
 impl RunDir {
-    /// Reclaims what dead runs left and makes a new folder.
+    /// Removes what dead runs left behind and creates a new folder.
     pub(crate) fn create() -> Result<Self> {
         let root = runs_root();
         let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(&root);
@@ -39,7 +40,7 @@ impl RunDir {
         check_root(&root)?;
         reclaim_dead_runs(&root);
         check_space(&root, NEEDED_MIB, RUNS_VARIABLE)?;
-        // A concurrent start may reclaim the folder between its creation and its lock: then take another name.
+        // A concurrent start may remove the folder between its creation and its lock: then another name is tried.
         for attempt in 0..100_u32 {
             let path = root.join(format!("{}-{attempt}", std::process::id()));
             if fs::DirBuilder::new().mode(0o700).create(&path).is_err() {
@@ -54,10 +55,10 @@ impl RunDir {
                 return Ok(run);
             }
         }
-        Err(Error::Invalid(format!("cannot make a folder for this run in {}", root.display())))
+        Err(Error::Invalid(format!("cannot create a folder for this run in {}", root.display())))
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -70,21 +71,22 @@ impl RunDir {
         Ok(path)
     }
 
-    /// A file inside, written whole.
+    /// Writes a file inside.
     pub(crate) fn file(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<PathBuf> {
         let path = self.path.join(name);
         fs::write(&path, content).doing(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 
-    /// Makes an empty file for a copy of the administrator's kubeconfig; it goes away with the run, however that ends.
+    /// Creates an empty file for a copy of the administrator's kubeconfig; it is removed with the run, however that
+    /// ends.
     pub(crate) fn prepare_copy(&self, copy: &Path) -> Result<()> {
-        let copy = std::path::absolute(copy).doing(|| format!("cannot make sense of {}", copy.display()))?;
+        let copy = std::path::absolute(copy).doing(|| format!("cannot resolve {}", copy.display()))?;
         match write_private(&copy, "") {
             Err(Error::Io { reason, .. }) if reason.kind() == std::io::ErrorKind::AlreadyExists => {
                 Err(Error::Invalid(format!("{} exists and is not overwritten: choose another --kubeconfig", copy.display())))
             }
-            // Noted only once the file is ours: what the note names is removed.
+            // Recorded only after the file was created: the recorded file is removed later.
             created => created.and_then(|()| self.file(COPY, copy.as_os_str().as_encoded_bytes()).map(drop)),
         }
     }
@@ -94,7 +96,7 @@ impl RunDir {
         fs::copy(self.path.join(ADMIN), copy).map(drop).doing(|| format!("cannot write {}", copy.display()))
     }
 
-    /// Keeps the logs of a run that failed, in place of those of the last one that did. Returns where they are.
+    /// Keeps the logs of a failed run, replacing those of the previous one. Returns their folder.
     pub(crate) fn keep_logs(&self) -> PathBuf {
         let kept = runs_root().join("localkube-last-failure");
         let _ = fs::remove_dir_all(&kept);
@@ -102,7 +104,7 @@ impl RunDir {
         kept
     }
 
-    /// The name that marks what the run owns outside of its folder.
+    /// The name of the run's cgroups.
     #[must_use]
     pub(crate) fn id(&self) -> String {
         mark(&self.path)
@@ -122,16 +124,17 @@ pub fn runs_root() -> PathBuf {
         .map_or_else(|| std::env::temp_dir().join(format!("localkube-{}", rustix::process::getuid().as_raw())), PathBuf::from)
 }
 
-/// The names of sockets are short, and keys are kept here: the folder must be near the root and nobody else's.
+/// Checks the folder: its path must be short, because of sockets, and it must be owned by this user, because it holds
+/// keys.
 fn check_root(root: &Path) -> Result<()> {
-    let meta = fs::symlink_metadata(root).doing(|| format!("cannot look at {}", root.display()))?;
+    let meta = fs::symlink_metadata(root).doing(|| format!("cannot read {}", root.display()))?;
     if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() {
         return Err(Error::Invalid(format!("{} is not a folder of yours: set {RUNS_VARIABLE} to one that is", root.display())));
     }
     if root.as_os_str().len() > LONGEST_ROOT {
         let length = root.as_os_str().len();
         return Err(Error::Invalid(format!(
-            "{} is too long ({length} letters, at most {LONGEST_ROOT}): set {RUNS_VARIABLE}",
+            "{} is too long ({length} bytes, at most {LONGEST_ROOT}): set {RUNS_VARIABLE}",
             root.display()
         )));
     }
@@ -146,7 +149,7 @@ fn create_lock(run: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).write(true).truncate(false).open(run.join(LOCK))
 }
 
-/// Ends and removes what is left of a run whose owner is dying: its lock is free only when the last of its threads has gone.
+/// Waits until the owner of a run, which is dying, has ended and its lock is free, and removes what is left of the run.
 pub fn reclaim_run(run: &Path) {
     if let Ok(lock) = OpenOptions::new().write(true).open(run.join(LOCK))
         && lock.lock().is_ok()
@@ -155,7 +158,8 @@ pub fn reclaim_run(run: &Path) {
     }
 }
 
-/// Only what has the name of a run and holds its lock file is one: the root may be a folder that a person uses for other things too.
+/// Removes dead runs. Only a folder with the name and the lock file of a run is one: the root may hold other folders of
+/// the user.
 fn reclaim_dead_runs(root: &Path) {
     let Ok(entries) = fs::read_dir(root) else { return };
     for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
@@ -164,7 +168,7 @@ fn reclaim_dead_runs(root: &Path) {
         if is_run_name(&entry.file_name().to_string_lossy()) && lock.try_lock().is_ok() {
             reclaim(&run);
         }
-        // Held until here: a start that has just made this folder must not take it for its own.
+        // Held until here, so that a start that has just created this folder does not use it.
         drop(lock);
     }
 }
@@ -187,12 +191,12 @@ fn remove_cgroups(mount: &Path, mark: &str) {
     hierarchies.extend(fs::read_dir(mount).into_iter().flatten().flatten().map(|entry| entry.path()));
     for entry in hierarchies.iter().filter_map(|hierarchy| fs::read_dir(hierarchy).ok()).flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(&format!("{mark}-")) {
-            remove_cgroup_patiently(&entry.path());
+            remove_cgroup_with_retries(&entry.path());
         }
     }
 }
 
-/// Removes the copy of the administrator's kubeconfig, unless somebody has put something else there.
+/// Removes the copy of the administrator's kubeconfig, unless its content was replaced.
 fn remove_copy(run: &Path) {
     let Ok(copy) = fs::read_to_string(run.join(COPY)).map(PathBuf::from) else { return };
     let ours = fs::read(run.join(ADMIN)).unwrap_or_default();
@@ -201,8 +205,8 @@ fn remove_copy(run: &Path) {
     }
 }
 
-/// A cgroup is busy for a moment after its last process died, and nothing tells when it no longer is: try for two seconds.
-fn remove_cgroup_patiently(group: &Path) {
+/// A cgroup stays busy for a moment after its last process died, without notification: retries for two seconds.
+fn remove_cgroup_with_retries(group: &Path) {
     for _ in 0..40 {
         remove_cgroup(group);
         if !group.exists() {
@@ -219,9 +223,9 @@ fn remove_cgroup(group: &Path) {
     let _ = fs::remove_dir(group);
 }
 
-/// Fails in one line when a folder's disk is nearly full.
+/// Fails if less than `need_mib` is free on the folder's disk.
 pub(crate) fn check_space(folder: &Path, need_mib: u64, variable: &'static str) -> Result<()> {
-    let stat = rustix::fs::statvfs(folder).doing(|| format!("cannot look at {}", folder.display()))?;
+    let stat = rustix::fs::statvfs(folder).doing(|| format!("cannot read {}", folder.display()))?;
     let free_mib = stat.f_bavail.saturating_mul(stat.f_frsize) / (1024 * 1024);
     if free_mib < need_mib {
         return Err(Error::NoSpace { path: folder.to_owned(), free_mib, need_mib, variable });
@@ -262,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_elses_folder_is_refused() {
+    fn a_folder_of_another_user_is_refused() {
         if rustix::process::geteuid().is_root() {
             let folder = tempfile::tempdir().unwrap();
             std::os::unix::fs::chown(folder.path(), Some(65534), None).unwrap();
@@ -283,8 +287,8 @@ mod tests {
         reclaim_dead_runs(root.path());
         assert!(!dead.exists());
         assert!(alive.exists());
-        assert!(unlocked.exists(), "a run that has just been made");
-        assert!(photos.exists() && other.exists(), "somebody's folders");
+        assert!(unlocked.exists(), "a run that has just been created");
+        assert!(photos.exists() && other.exists(), "folders that are no runs");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which binaries a cluster consists of, and which pinned Go module each is built from.
+//! The binaries of a cluster, and the pinned Go module that each is built from.
 
 use crate::error::{Error, Result};
 
@@ -16,7 +16,7 @@ impl KubeVersion {
     /// All of them, oldest first.
     pub const ALL: [Self; 2] = [Self::V1_33, Self::V1_35];
 
-    /// The minor version as people write it.
+    /// The minor version, for example `1.35`.
     #[must_use]
     pub fn minor(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl std::str::FromStr for KubeVersion {
 /// A binary that a cluster runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
-    /// The store.
+    /// The database of the API server.
     Etcd,
     /// The API server.
     Apiserver,
@@ -56,20 +56,20 @@ pub enum Tool {
     ControllerManager,
     /// The scheduler.
     Scheduler,
-    /// The command line.
+    /// The command-line client.
     Kubectl,
     /// The node agent of real nodes.
     Kubelet,
     /// Services on real nodes.
     Proxy,
-    /// Names on real nodes.
+    /// Cluster DNS on real nodes.
     Coredns,
 }
 
 impl Tool {
     /// What the control plane and its user need.
     pub const CONTROL_PLANE: [Self; 5] = [Self::Etcd, Self::Apiserver, Self::ControllerManager, Self::Scheduler, Self::Kubectl];
-    /// What real nodes need on top.
+    /// What real nodes need in addition.
     pub const REAL_NODES: [Self; 3] = [Self::Kubelet, Self::Proxy, Self::Coredns];
 
     /// Every tool.
@@ -119,18 +119,18 @@ impl Tool {
 /// A program and the pinned module that it is built from.
 #[derive(Debug, Clone)]
 pub struct GoProgram {
-    /// What the binary is called.
+    /// The name of the binary.
     pub name: &'static str,
     /// Its main package.
     pub package: String,
-    /// Where versions are pinned.
+    /// The module that pins its versions.
     pub module: &'static Module,
 }
 
 /// A go.mod and its go.sum.
 #[derive(Debug)]
 pub struct Module {
-    /// How the folders of its binaries begin.
+    /// The prefix of its cache folders.
     pub name: &'static str,
     /// The content of go.mod.
     pub go_mod: &'static str,
@@ -150,7 +150,7 @@ impl Module {
         self.go_mod.lines().find_map(|line| line.strip_prefix("go ")).unwrap_or("1.24")
     }
 
-    /// The version of the required Kubernetes, if the module is one.
+    /// The required Kubernetes version, if the module has one.
     fn kubernetes(&self) -> Option<&'static str> {
         let line = self.go_mod.lines().find(|line| line.contains("k8s.io/kubernetes v"))?;
         line.split_whitespace().find(|word| word.starts_with("v1."))

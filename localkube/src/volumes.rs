@@ -1,4 +1,5 @@
-//! The default StorageClass: a folder on the node that the pod was scheduled to, gone with its claim.
+//! The default StorageClass: each claim gets a folder on the node that its pod was scheduled to, removed with the
+//! claim.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -15,12 +16,12 @@ use crate::error::{Asking, Error, Result};
 
 const PROVISIONER: &str = "localkube/folder";
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-const PROVISIONER_NOTE: &str = "volume.kubernetes.io/storage-provisioner";
+const PROVISIONER_ANNOTATION: &str = "volume.kubernetes.io/storage-provisioner";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// On the node; /var/lib is the node's own.
+/// The folder of all volumes on a node, each of which has its own /var/lib.
 const FOLDER: &str = "/var/lib/localkube-volumes";
 
-/// Creates the StorageClass and serves its claims until the returned task is dropped.
+/// Creates the StorageClass and provisions its claims until the result is dropped.
 pub(crate) async fn start(client: &Client, run: PathBuf) -> Result<Provisioner> {
     let class = json!({
         "metadata": { "name": "local", "annotations": { "storageclass.kubernetes.io/is-default-class": "true" } },
@@ -50,12 +51,12 @@ async fn provide(client: Client, run: PathBuf) {
     let mut changes = std::pin::pin!(watcher(claims, watcher::Config::default()).default_backoff().applied_objects());
     while let Some(change) = changes.next().await {
         let Some(volume) = change.ok().and_then(|claim| volume_for(&claim)) else { continue };
-        // The kubelet would make the folder for root only; a game server may run as anybody.
+        // The kubelet would create the folder for root only; a game server may run as another user.
         if let Some(folder) = folder_of(&volume, &run).filter(|folder| folder.ancestors().nth(2).is_some_and(Path::is_dir)) {
             let _ = std::fs::create_dir_all(&folder);
             let _ = std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777));
         }
-        // A second look at the same claim finds the volume there; anything else shows as a claim that stays Pending.
+        // The claim may be seen twice: then the volume exists already. After other errors the claim stays Pending.
         if let Err(error) = volumes.create(&PostParams::default(), &volume).await
             && !matches!(&error, kube::Error::Api(status) if status.code == 409)
         {
@@ -66,12 +67,12 @@ async fn provide(client: Client, run: PathBuf) {
 
 /// The volume that a claim waits for, once the scheduler has chosen a node.
 fn volume_for(claim: &PersistentVolumeClaim) -> Option<PersistentVolume> {
-    let notes = claim.metadata.annotations.as_ref()?;
+    let annotations = claim.metadata.annotations.as_ref()?;
     let spec = claim.spec.as_ref()?;
-    if notes.get(PROVISIONER_NOTE)? != PROVISIONER || spec.volume_name.as_ref().is_some_and(|name| !name.is_empty()) {
+    if annotations.get(PROVISIONER_ANNOTATION)? != PROVISIONER || spec.volume_name.as_ref().is_some_and(|name| !name.is_empty()) {
         return None;
     }
-    let node = notes.get(SELECTED_NODE)?;
+    let node = annotations.get(SELECTED_NODE)?;
     let name = format!("pvc-{}", claim.uid()?);
     let storage = spec.resources.as_ref()?.requests.as_ref()?.get("storage")?;
     let volume = json!({
@@ -105,7 +106,7 @@ async fn reclaim(client: Client, run: PathBuf) {
         if let Some(folder) = folder_of(&volume, &run) {
             let _ = std::fs::remove_dir_all(folder);
         }
-        // If this fails the volume stays Released, for all to see.
+        // If this fails, the volume stays Released.
         let _ = volumes.delete(&volume.name_any(), &DeleteParams::default()).await;
     }
 }
@@ -123,9 +124,9 @@ fn folder_of(volume: &PersistentVolume, run: &Path) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    fn claim(notes: &serde_json::Value) -> PersistentVolumeClaim {
+    fn claim(annotations: &serde_json::Value) -> PersistentVolumeClaim {
         serde_json::from_value(json!({
-            "metadata": { "name": "data", "namespace": "games", "uid": "7", "annotations": notes },
+            "metadata": { "name": "data", "namespace": "games", "uid": "7", "annotations": annotations },
             "spec": { "accessModes": ["ReadWriteOnce"], "storageClassName": "local", "resources": { "requests": { "storage": "1Gi" } } },
         }))
         .unwrap()
@@ -133,9 +134,9 @@ mod tests {
 
     #[test]
     fn a_claim_waits_until_the_scheduler_has_chosen_a_node() {
-        assert!(volume_for(&claim(&json!({ PROVISIONER_NOTE: PROVISIONER }))).is_none());
-        assert!(volume_for(&claim(&json!({ PROVISIONER_NOTE: "other", SELECTED_NODE: "real-1" }))).is_none());
-        let volume = volume_for(&claim(&json!({ PROVISIONER_NOTE: PROVISIONER, SELECTED_NODE: "real-1" }))).unwrap();
+        assert!(volume_for(&claim(&json!({ PROVISIONER_ANNOTATION: PROVISIONER }))).is_none());
+        assert!(volume_for(&claim(&json!({ PROVISIONER_ANNOTATION: "other", SELECTED_NODE: "real-1" }))).is_none());
+        let volume = volume_for(&claim(&json!({ PROVISIONER_ANNOTATION: PROVISIONER, SELECTED_NODE: "real-1" }))).unwrap();
         assert_eq!(volume.name_any(), "pvc-7");
         let folder = folder_of(&volume, std::path::Path::new("/run-1")).unwrap();
         assert_eq!(folder, PathBuf::from("/run-1/real-1/lib/localkube-volumes/pvc-7"));

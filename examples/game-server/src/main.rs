@@ -1,7 +1,8 @@
 //! A stand-in game server for the examples and tests.
 //!
-//! It serves its version and files over HTTP, keeps player sessions open, counts SIGTERM and SIGHUP, reads and writes shared memory on request, says whether it is ready
-//! and, when told to stop, lets the players finish. `game-server --help` lists what it answers to.
+//! It serves its version and files over HTTP, keeps player sessions open, counts SIGTERM and SIGHUP, reads and writes
+//! shared memory on request, says whether it is ready and, when told to stop, lets the players finish. `game-server
+//! --help` lists what it answers to.
 
 mod http;
 mod server;

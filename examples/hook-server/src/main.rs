@@ -1,4 +1,5 @@
-//! A web server that hooks can ask, as in the walk-through of the stepwise rollout: `{"name":"bryan","male":"yes","age":45}`.
+//! A web server that hooks can ask, as in the walk-through of the stepwise rollout:
+//! `{"name":"bryan","male":"yes","age":45}`.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! First process of a pod's or a node's namespaces: it keeps them alive, reaps orphans and leaves on SIGTERM or SIGINT.
+//! First process of a pod's or a node's namespaces: it keeps them alive, reaps orphans and exits on SIGTERM or SIGINT.
 
 use std::process::ExitCode;
 

@@ -1,17 +1,22 @@
 //! What a fake node reports of a pod next. No clock, no I/O.
 //!
-//! A container's fate follows from its image and the pod's annotations, whose value is `*` or a list of images `a:1,b:2`:
-//! - `localkube/pull-failure`: the image cannot be pulled (ErrImagePull); a container that ran reports its old image, as with a kubelet
-//! - `localkube/crash-loop`: the container has crashed and waits (CrashLoopBackOff); the restart count does not grow by itself
+//! A container's fate follows from its image and the pod's annotations, whose value is `*` or a list of images
+//! `a:1,b:2`:
+//! - `localkube/pull-failure`: the image cannot be pulled (ErrImagePull); a container that ran reports its old image,
+//!   as with a kubelet
+//! - `localkube/crash-loop`: the container has crashed and waits (CrashLoopBackOff); the restart count does not grow by
+//!   itself
 //! - `localkube/never-ready`: the container runs and is never ready
 //!
-//! and times, as `5s` or `1m30s`:
+//! and durations, for example `5s` or `1m30s`:
 //! - `localkube/start-after`: from the scheduling to the start of the containers
 //! - `localkube/ready-after`: from the start of a container to its readiness
-//! - `localkube/terminate-after`: how long the containers take to stop; the grace period of the deletion ends it earlier. Without it they stop at once.
+//! - `localkube/terminate-after`: how long the containers take to stop; at most the grace period of the deletion.
+//!   Without it they stop at once.
 //!
-//! Fates are looked at again whenever the pod changes: an annotation or an image that is mended mends the pod. With the annotation
-//! `io.kubernetes.hotpatch.container: "true"` running containers get other images, as with a kubelet that knows how.
+//! The fate is evaluated again whenever the pod changes: correcting the annotation or the image repairs the pod. With
+//! the annotation `io.kubernetes.hotpatch.container: "true"` the images of running containers change, as with a kubelet
+//! that supports it.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -33,25 +38,26 @@ const CRASH_LOOP: &str = "CrashLoopBackOff";
 
 /// A restarted container is ready after this long.
 const READY_AFTER: SignedDuration = SignedDuration::from_secs(1);
-/// How long a node takes to notice that a gate went down: what comes right after, a new image for one, is reported together with it.
+/// How long a node takes to notice that a gate became false: a change right after it, such as a new image, is in the
+/// same report.
 const NOTICE_LOSS: Duration = Duration::from_millis(500);
-/// How long a node takes to notice that a gate is up.
+/// How long a node takes to notice that a gate became true.
 const NOTICE_READY: Duration = Duration::from_millis(100);
 
 /// What a node does with a pod.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
-    /// Nothing, as long as the pod stays as it is.
+    /// Nothing until the pod changes.
     Rest,
     /// Nothing before this time.
     At(Timestamp),
-    /// Report these parts of its status, that long after they have become true.
+    /// Report these parts of its status, after the delay `hesitate`.
     Report { status: Value, hesitate: Duration },
     /// Its containers have stopped.
     Remove,
 }
 
-/// What the pod's annotations ask for.
+/// The pod's annotations.
 struct Script<'a>(Option<&'a BTreeMap<String, String>>);
 
 impl Script<'_> {
@@ -89,18 +95,18 @@ enum Fate {
     Runs,
 }
 
-/// What comes next for a pod on a node that works. `address` is asked for when the pod starts.
+/// The next step of a pod on a working node. `address` allocates an address and is called when the pod starts.
 pub(super) fn next(pod: &Pod, now: Timestamp, address: impl FnOnce() -> Ipv4Addr) -> Step {
     let script = Script(pod.metadata.annotations.as_ref());
     if let Some(deleted) = &pod.metadata.deletion_timestamp {
-        return leave(pod, deleted.0, &script, now);
+        return terminate(pod, deleted.0, &script, now);
     }
     let (Some(spec), Some(status)) = (&pod.spec, &pod.status) else { return Step::Rest };
     if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
         return Step::Rest;
     }
     if status.pod_ip.as_deref().is_some_and(|address| !address.is_empty()) {
-        return live(spec, status, &script, now);
+        return continue_running(spec, status, &script, now);
     }
     let scheduled =
         status.conditions.iter().flatten().find(|one| one.type_ == "PodScheduled").and_then(|one| one.last_transition_time.as_ref());
@@ -118,11 +124,11 @@ fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
     time.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// After whichever is shorter: the time the containers take to stop, or the grace period.
-fn leave(pod: &Pod, deleted: Timestamp, script: &Script<'_>, now: Timestamp) -> Step {
+/// Removes the pod when its containers have stopped or the grace period has ended, whichever is earlier.
+fn terminate(pod: &Pod, deleted: Timestamp, script: &Script<'_>, now: Timestamp) -> Step {
     let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds.unwrap_or(30));
     if grace.is_zero() {
-        // Only a finalizer keeps it.
+        // The pod has been removed; only a finalizer keeps the object.
         return Step::Rest;
     }
     let due = script.time("localkube/terminate-after").map(|after| later(later(deleted, -grace), after.min(grace)));
@@ -131,7 +137,7 @@ fn leave(pod: &Pod, deleted: Timestamp, script: &Script<'_>, now: Timestamp) -> 
 
 fn start(spec: &PodSpec, status: &PodStatus, script: &Script<'_>, now: Timestamp, address: impl FnOnce() -> Ipv4Addr) -> Step {
     let late = script.time("localkube/ready-after").is_some();
-    let containers: Vec<_> = spec.containers.iter().map(|container| begin(container, None, script, !late, now)).collect();
+    let containers: Vec<_> = spec.containers.iter().map(|container| start_container(container, None, script, !late, now)).collect();
     let address = if spec.host_network == Some(true) { NODE_ADDRESS } else { address() };
     let mut report = report(spec, status, &containers, now);
     if let Some(conditions) = report.entry("conditions").or_insert_with(|| json!([])).as_array_mut() {
@@ -146,7 +152,7 @@ fn start(spec: &PodSpec, status: &PodStatus, script: &Script<'_>, now: Timestamp
     Step::Report { status: Value::Object(report), hesitate: Duration::ZERO }
 }
 
-fn live(spec: &PodSpec, status: &PodStatus, script: &Script<'_>, now: Timestamp) -> Step {
+fn continue_running(spec: &PodSpec, status: &PodStatus, script: &Script<'_>, now: Timestamp) -> Step {
     let mut due = None;
     let gates_up = gates_are_up(spec, status);
     let now_are: Vec<_> = spec
@@ -154,7 +160,7 @@ fn live(spec: &PodSpec, status: &PodStatus, script: &Script<'_>, now: Timestamp)
         .iter()
         .map(|container| {
             let old = status.container_statuses.iter().flatten().find(|one| one.name == container.name);
-            let (is, ready_at) = go_on(container, old, script, gates_up, now);
+            let (is, ready_at) = keep_or_restart(container, old, script, gates_up, now);
             due = due.into_iter().chain(ready_at).min();
             is
         })
@@ -175,7 +181,7 @@ fn live(spec: &PodSpec, status: &PodStatus, script: &Script<'_>, now: Timestamp)
     Step::Report { status: Value::Object(report), hesitate }
 }
 
-/// What of conditions and phase is no longer true.
+/// The conditions and the phase that have changed.
 fn report(spec: &PodSpec, status: &PodStatus, containers: &[ContainerStatus], now: Timestamp) -> Map<String, Value> {
     let mut fields = Map::new();
     let all_ready = containers.iter().all(|container| container.ready);
@@ -228,8 +234,9 @@ fn has_run(container: &ContainerStatus) -> bool {
     running(container).is_some() || container.last_state.as_ref().is_some_and(|state| state.terminated.is_some())
 }
 
-/// A container of a pod that lives, and when it will be ready by itself. Whose image or fate has changed begins anew; the others are left alone.
-fn go_on(
+/// The new status of a container in a running pod, and when it becomes ready. A container whose image or fate has
+/// changed is started again; others continue.
+fn keep_or_restart(
     wanted: &Container,
     old: Option<&ContainerStatus>,
     script: &Script<'_>,
@@ -238,7 +245,7 @@ fn go_on(
 ) -> (ContainerStatus, Option<Timestamp>) {
     let image = wanted.image.as_deref().unwrap_or_default();
     let hot = script.note("io.kubernetes.hotpatch.container");
-    let Some(old) = old else { return (begin(wanted, None, script, false, now), None) };
+    let Some(old) = old else { return (start_container(wanted, None, script, false, now), None) };
     let as_before = hot.is_some()
         || match script.fate(image) {
             Fate::CannotPull => waits_for(old) == Some(PULL_FAILURE),
@@ -246,9 +253,9 @@ fn go_on(
             Fate::Runs => waits_for(old).is_none() && old.image == image,
         };
     if !as_before {
-        // Ready stays as it is while a gate is down: one report says all.
+        // A gate that is false keeps the pod not ready anyway, so one report is enough.
         let at_once = !gates_up && script.time("localkube/ready-after").is_none();
-        return (begin(wanted, Some(old), script, at_once, now), None);
+        return (start_container(wanted, Some(old), script, at_once, now), None);
     }
     let mut is = old.clone();
     if hot == Some("true") && old.image != image {
@@ -267,8 +274,14 @@ fn go_on(
     (is, None)
 }
 
-/// A container that starts, or tries to.
-fn begin(wanted: &Container, old: Option<&ContainerStatus>, script: &Script<'_>, ready_at_once: bool, now: Timestamp) -> ContainerStatus {
+/// The status of a container that starts, or fails to.
+fn start_container(
+    wanted: &Container,
+    old: Option<&ContainerStatus>,
+    script: &Script<'_>,
+    ready_at_once: bool,
+    now: Timestamp,
+) -> ContainerStatus {
     let image = wanted.image.as_deref().unwrap_or_default();
     let fate = script.fate(image);
     let ran = old.is_some_and(has_run);
@@ -330,7 +343,7 @@ fn waiting(reason: &str, message: &str) -> ContainerState {
     ContainerState { waiting: Some(waiting), ..ContainerState::default() }
 }
 
-/// How a container ended whose successor meets `fate`.
+/// The state of a container that ended, given the fate of the next one.
 fn terminated(fate: Fate, started_at: Option<Time>, now: Timestamp) -> ContainerState {
     let (exit_code, reason) = if fate == Fate::Crashes { (1, "Error") } else { (0, "Completed") };
     let terminated = ContainerStateTerminated {
@@ -351,7 +364,7 @@ mod tests {
         Timestamp::from_second(1_000_000 + second).unwrap()
     }
 
-    /// A pod, and its life on a node that reports at once.
+    /// A pod on a node that reports without delay.
     struct Life(Value);
 
     impl Life {
@@ -362,7 +375,7 @@ mod tests {
             life
         }
 
-        /// As a merge patch, conditions by their type.
+        /// Applies a merge patch; conditions are merged by their type.
         fn change(&mut self, change: Value) {
             let Value::Object(change) = change else { return };
             for (part, fields) in change {
@@ -383,7 +396,7 @@ mod tests {
             next(&serde_json::from_value(self.0.clone()).unwrap(), at(second), || Ipv4Addr::new(10, 128, 0, 1))
         }
 
-        /// Carries reports out until there is none; returns how many there were.
+        /// Applies reports until there is none, and returns their number.
         fn settle(&mut self, second: i64) -> usize {
             (0..10)
                 .find(|_| match self.next(second) {
@@ -450,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pull_that_fails_keeps_the_old_image_until_it_is_mended() {
+    fn a_pull_that_fails_keeps_the_old_image_until_the_annotation_is_removed() {
         let mut life = Life::new(image("game:1"));
         life.change(json!({ "metadata": { "annotations": { "localkube/pull-failure": "game:8,game:9" } } }));
         life.settle(0);

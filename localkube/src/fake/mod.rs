@@ -1,6 +1,6 @@
-//! Fake nodes: nodes and pods that are only played through the API.
+//! Fake nodes: nodes and pods that are only simulated through the API.
 //!
-//! They are played on a thread of their own, because programs that use a cluster may block theirs.
+//! The simulation has its own thread, because programs that use a cluster may block theirs.
 
 mod life;
 mod node;
@@ -27,13 +27,13 @@ use crate::pki::Subject;
 use crate::process::last_line;
 use crate::rundir::RunDir;
 
-/// The label by which fake nodes are recognised. With any value but `on` the node falls silent: no heartbeat, no change to its pods.
+/// The label of fake nodes. With any value but `on` the node stops reporting: no heartbeat, no change to its pods.
 pub const FAKE_LABEL: &str = "localkube/fake";
 
-/// Who reports for fake nodes, which the audit policy knows too.
+/// The user that reports for fake nodes. The audit policy leaves its requests out.
 const USER: &str = "fake-nodes";
 
-/// Nodes that are being played. Dropping them ends it.
+/// The running simulation of fake nodes. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct FakeNodes {
     stop: Option<oneshot::Sender<()>>,
@@ -44,7 +44,7 @@ pub(crate) struct FakeNodes {
 }
 
 impl FakeNodes {
-    /// Plays on a thread of its own until told to stop.
+    /// Runs `play` on its own thread until the result is dropped.
     fn on_a_thread(log: PathBuf, play: impl FnOnce(oneshot::Receiver<()>) + Send + 'static) -> Result<Self> {
         let (stop, stopped) = oneshot::channel();
         let (living, alive) = watch::channel(());
@@ -52,17 +52,17 @@ impl FakeNodes {
             let _living = living;
             play(stopped);
         });
-        let thread = thread.doing(|| "cannot play fake nodes".to_owned())?;
+        let thread = thread.doing(|| "cannot simulate fake nodes".to_owned())?;
         Ok(Self { stop: Some(stop), thread: Some(thread), alive, log })
     }
 
-    /// Waits until nobody plays any more, which is for ever unless something is wrong.
+    /// Waits until the simulation has ended by itself, which it does only after an error.
     pub(crate) async fn ended(&self) -> Error {
         let mut alive = self.alive.clone();
         while alive.changed().await.is_ok() {}
         Error::Died {
             name: USER.to_owned(),
-            status: "nobody plays fake nodes any more".to_owned(),
+            status: "the simulation of fake nodes has ended".to_owned(),
             log: self.log.clone(),
             tail: last_line(&self.log),
         }
@@ -78,32 +78,33 @@ impl Drop for FakeNodes {
     }
 }
 
-/// What went wrong, in the run's folder.
+/// A log of errors, in the run's folder.
 #[derive(Debug, Clone)]
 struct Log(Arc<Mutex<File>>);
 
 impl Log {
     fn say(&self, what: &str) {
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nobody could be told.
+        // An error of the log cannot be reported anywhere.
         let _ = writeln!(file, "{} {what}", Timestamp::now());
     }
 }
 
-/// Speaks as a node too: what nodes say about pods is theirs to say, and policies know them by this group. A certificate names one group only.
+/// A client in the group of nodes too, by which admission policies recognise reports of nodes. A certificate has one
+/// group only.
 async fn reporter(kubeconfig: &Path) -> Result<Client> {
     let mut config = config_from(kubeconfig).await?;
     config.auth_info.impersonate = Some(USER.to_owned());
     config.auth_info.impersonate_groups = Some(vec!["system:masters".to_owned(), "system:nodes".to_owned()]);
-    Client::try_from(config).asking("cannot make a client")
+    Client::try_from(config).asking("cannot create a client")
 }
 
-/// Creates the nodes `fake-1` to `fake-<count>` and plays every node with the label, these or others.
+/// Creates the nodes `fake-1` to `fake-<count>` and simulates every node with the label, these or others.
 pub(crate) async fn start(run: &RunDir, plane: &ControlPlane, count: u32) -> Result<FakeNodes> {
     let kubeconfig = plane.kubeconfig_for(run, USER, &Subject { user: USER, group: Some("system:masters") })?;
     let file = run.path().join("logs").join(format!("{USER}.log"));
     let log = Log(Arc::new(Mutex::new(File::create(&file).doing(|| format!("cannot create {}", file.display()))?)));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().doing(|| "cannot play fake nodes".to_owned())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().doing(|| "cannot simulate fake nodes".to_owned())?;
     let fake = FakeNodes::on_a_thread(file, move |stopped| {
         runtime.block_on(async {
             match reporter(&kubeconfig).await {
@@ -143,11 +144,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_is_noticed_when_nobody_plays_any_more() {
+    async fn the_end_of_the_simulation_is_noticed() {
         let log = PathBuf::from("/nowhere/fake-nodes.log");
         let ended = FakeNodes::on_a_thread(log.clone(), drop).unwrap();
         assert!(matches!(ended.ended().await, Error::Died { name, .. } if name == USER));
         let playing = FakeNodes::on_a_thread(log, |stopped| drop(stopped.blocking_recv())).unwrap();
-        assert!(tokio::time::timeout(Duration::from_millis(50), playing.ended()).await.is_err(), "it plays");
+        assert!(tokio::time::timeout(Duration::from_millis(50), playing.ended()).await.is_err(), "it still runs");
     }
 }

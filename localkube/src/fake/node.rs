@@ -1,4 +1,4 @@
-//! A fake node is Ready as long as its lease is held, also after it came back from silence.
+//! A working fake node: it renews its lease and reports itself Ready, also after it had stopped reporting.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl WorkingNode {
         working
     }
 
-    /// The node as it is now.
+    /// Takes note of the node as it is now: if it is not Ready, it is reported Ready.
     pub(super) fn seen(&self, node: &Node) {
         if !is_ready(node) {
             self.not_ready.notify_one();
@@ -69,7 +69,7 @@ async fn hold_lease(client: Client, name: String, uid: Option<String>, log: Log)
     }
 }
 
-/// Reports the node Ready whenever it is not, however often it takes.
+/// Reports the node Ready whenever it is not, and retries until that succeeds.
 async fn report_ready(client: Client, name: String, not_ready: Arc<Notify>, log: Log) {
     let nodes: Api<Node> = Api::all(client);
     loop {

@@ -21,17 +21,17 @@ use super::life::{self, Step};
 use super::node::WorkingNode;
 use super::{FAKE_LABEL, Log};
 
-/// As many nodes' reports at once as a cluster of this size would have under way.
+/// Concurrent reports, about as many as a real cluster of this size would have.
 const AT_ONCE: usize = 16;
-/// After a report that failed.
+/// Delay after a report that failed.
 const RETRY: Duration = Duration::from_secs(1);
-/// Pods get the addresses that follow.
+/// Pods get the addresses after this one.
 const NETWORK: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 
-/// A report or a removal, and the pod as it is after a report.
+/// A report or a removal. Returns the uid of the pod, and the pod after a report.
 type Write = Pin<Box<dyn Future<Output = (String, kube::Result<Option<Pod>>)> + Send>>;
 
-/// Plays until it is dropped.
+/// Simulates nodes and pods until it is dropped.
 pub(super) async fn play(client: Client, log: Log) {
     let working = Config::default().labels(&format!("{FAKE_LABEL}=on"));
     let scheduled = Config::default().fields("spec.nodeName!=");
@@ -64,7 +64,7 @@ pub(super) async fn play(client: Client, log: Log) {
     }
 }
 
-/// The watcher would ask for the same version for ever.
+/// Whether the watch has to be started anew: the watcher would request the expired version for ever.
 fn history_is_gone(error: &Error) -> bool {
     matches!(error, Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }
@@ -72,26 +72,26 @@ fn history_is_gone(error: &Error) -> bool {
 struct Player {
     client: Client,
     log: Log,
-    /// The nodes that work.
+    /// The working nodes, by name.
     nodes: HashMap<String, WorkingNode>,
     /// By uid.
     pods: HashMap<String, Entry>,
-    /// The uids of a list under way: who is not among them is gone.
+    /// The uids in the list that is being received: pods that are not in it are gone.
     listed: HashSet<String>,
-    /// Who is to be looked at, by uid.
+    /// The uids of the pods to examine.
     queue: VecDeque<String>,
-    /// Who is to be looked at later.
+    /// The uids of the pods to examine later.
     waiting: BTreeSet<(Instant, String)>,
-    /// How many addresses were given out.
+    /// How many addresses were allocated.
     addresses: u32,
 }
 
 struct Entry {
     pod: Pod,
-    /// A report is on its way.
+    /// Whether a write of this pod is running.
     busy: bool,
     queued: bool,
-    /// When it will be looked at in any case.
+    /// When it will be examined at the latest.
     wake: Option<Instant>,
     /// Since when there is something to report.
     noticed: Option<Instant>,
@@ -124,7 +124,7 @@ impl Player {
         }
         self.nodes.insert(name.clone(), WorkingNode::new(self.client.clone(), node, self.log.clone()));
         let here = self.pods.iter().filter(|(_, entry)| entry.node() == name).map(|(uid, _)| uid.clone());
-        here.collect::<Vec<_>>().iter().for_each(|uid| self.look_at(uid));
+        here.collect::<Vec<_>>().iter().for_each(|uid| self.enqueue(uid));
     }
 
     fn pod_event(&mut self, event: Event<Pod>) {
@@ -141,38 +141,38 @@ impl Player {
         }
     }
 
-    /// The pod as it was seen, or as an answer told. The two overtake each other.
+    /// Takes the pod from the watch or from an answer, whichever has the newer version.
     fn is_now(&mut self, uid: &str, pod: Pod) {
         match self.pods.get_mut(uid) {
             Some(entry) if version(&pod) <= version(&entry.pod) => {}
             Some(entry) => entry.pod = pod,
             None => drop(self.pods.insert(uid.to_owned(), Entry { pod, busy: false, queued: false, wake: None, noticed: None })),
         }
-        self.look_at(uid);
+        self.enqueue(uid);
     }
 
-    fn look_at(&mut self, uid: &str) {
+    fn enqueue(&mut self, uid: &str) {
         if let Some(entry) = self.pods.get_mut(uid).filter(|entry| !entry.queued && !entry.busy) {
             entry.queued = true;
             self.queue.push_back(uid.to_owned());
         }
     }
 
-    fn look_later(&mut self, uid: &str, due: Instant) {
+    fn enqueue_later(&mut self, uid: &str, due: Instant) {
         if let Some(entry) = self.pods.get_mut(uid).filter(|entry| entry.wake.is_none_or(|wake| due < wake)) {
             entry.wake = Some(due);
             self.waiting.insert((due, uid.to_owned()));
         }
     }
 
-    /// Who has waited long enough is looked at.
+    /// Queues the pods that are due.
     fn wake(&mut self) {
         let later = self.waiting.split_off(&(Instant::now(), String::new()));
         for (due, uid) in std::mem::replace(&mut self.waiting, later) {
             if let Some(entry) = self.pods.get_mut(&uid).filter(|entry| entry.wake == Some(due)) {
                 entry.wake = None;
             }
-            self.look_at(&uid);
+            self.enqueue(&uid);
         }
     }
 
@@ -181,17 +181,17 @@ impl Player {
         entry.busy = false;
         match answer {
             Ok(Some(pod)) => self.is_now(uid, pod),
-            // The watch tells when it is gone, or who still holds it.
+            // The watch tells when it is gone; a finalizer may still keep it.
             Ok(None) => {}
             Err(kube::Error::Api(status)) if status.code == 404 => drop(self.pods.remove(uid)),
             Err(error) => {
                 self.log.say(&format!("{}: {error}", entry.pod.name_any()));
-                self.look_later(uid, Instant::now() + RETRY);
+                self.enqueue_later(uid, Instant::now() + RETRY);
             }
         }
     }
 
-    /// Looks at the pods in the queue until there is something to write.
+    /// Examines the queued pods until there is something to write.
     fn next_write(&mut self) -> Option<Write> {
         loop {
             let uid = self.queue.pop_front()?;
@@ -210,12 +210,12 @@ impl Player {
                 Step::Rest => entry.noticed = None,
                 Step::At(due) => {
                     entry.noticed = None;
-                    self.look_later(&uid, asked + Duration::try_from(due.duration_since(now)).unwrap_or_default());
+                    self.enqueue_later(&uid, asked + Duration::try_from(due.duration_since(now)).unwrap_or_default());
                 }
                 Step::Report { status, hesitate } => {
                     let due = *entry.noticed.get_or_insert(asked) + hesitate;
                     if due > asked {
-                        self.look_later(&uid, due);
+                        self.enqueue_later(&uid, due);
                         continue;
                     }
                     (entry.noticed, entry.busy) = (None, true);

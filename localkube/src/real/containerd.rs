@@ -1,4 +1,5 @@
-//! containerd's configuration: its own state (it is alone in its mount namespace), pods on routed cables, every image from our registry.
+//! containerd's configuration: its own state (it is alone in its mount namespace), pods on routed veth pairs, every
+//! image from localkube's registry.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,8 @@ pub(crate) fn configure(node: &RealNode, setup: &Setup<'_>) -> Result<PathBuf> {
     setup.run.file(inside("cni/10-pods.conflist"), pod_network(&setup.network.pods(node.number())))?;
     let folder = node.folder().display();
     let plugins = doctor::cni_plugins()?;
-    // AppArmor profiles would be loaded into the host's kernel and stay. Without restrict_oom_score_adj no sandbox starts where root lacks CAP_SYS_RESOURCE, as in many virtual machines and containers.
+    // AppArmor profiles would be loaded into the host's kernel and stay there. Without restrict_oom_score_adj no
+    // sandbox starts if root lacks CAP_SYS_RESOURCE, as in many virtual machines and containers.
     let config = format!(
         r#"version = 2
 [plugins."io.containerd.internal.v1.opt"]
@@ -43,7 +45,8 @@ pub(crate) fn configure(node: &RealNode, setup: &Setup<'_>) -> Result<PathBuf> {
     setup.run.file(inside("containerd.toml"), config)
 }
 
-/// A routed cable per pod (`ptp`): traffic between two pods of a node passes the node's routing and so kube-proxy's rules, which a bridge would bypass.
+/// A routed veth pair per pod (`ptp`): traffic between two pods of a node is routed and so passes kube-proxy's rules,
+/// which a bridge would bypass.
 fn pod_network(subnet: &str) -> String {
     json!({
         "cniVersion": "0.4.0",

@@ -1,4 +1,4 @@
-//! Names inside the cluster: CoreDNS on the host's address, which the kubelets hand to every pod.
+//! Cluster DNS: CoreDNS on the host's address, which the kubelets configure in every pod.
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::PostParams;

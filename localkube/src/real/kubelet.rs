@@ -43,7 +43,7 @@ pub(crate) fn kubelet(node: &RealNode, setup: &Setup<'_>) -> Result<Command> {
         "clusterDomain": "cluster.local",
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "resolvConf": setup.run.file(Path::new(&name).join("resolv.conf"), "")?,
-        // The machine's disk and memory are not this node's to judge: never evict, never collect images.
+        // The machine's disk and memory are shared with other processes: never evict pods or garbage-collect images.
         "evictionHard": { "memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%" },
         "imageGCHighThresholdPercent": 100,
     });
@@ -78,7 +78,7 @@ pub(crate) fn proxy(node: &RealNode, setup: &Setup<'_>) -> Result<Command> {
     Ok(command)
 }
 
-/// Turns on what the kubelet needs and what is not on yet below a cgroup of v2.
+/// Enables the controllers that the kubelet needs in the children of a v2 cgroup.
 fn enable_controllers(folder: &Path) -> Result<()> {
     const NEEDED: [&str; 5] = ["cpu", "cpuset", "memory", "pids", "hugetlb"];
     let words = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
@@ -87,7 +87,7 @@ fn enable_controllers(folder: &Path) -> Result<()> {
     for controller in NEEDED.iter().filter(|name| has(&available, name) && !has(&enabled, name)) {
         fs::write(folder.join("cgroup.subtree_control"), format!("+{controller}")).map_err(|error| {
             Error::Invalid(format!(
-                "cannot turn on the {controller} controller in {} ({error}): real nodes need to manage cgroups; in a container, give it the host's cgroup namespace",
+                "cannot enable the {controller} controller in {} ({error}): real nodes need to manage cgroups; in a container, give it the host's cgroup namespace",
                 folder.display()
             ))
         })?;
@@ -95,7 +95,8 @@ fn enable_controllers(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The kubelet wants its root cgroup to be there: in the one hierarchy of v2 with the controllers turned on, or in each of v1.
+/// Creates the root cgroup, which the kubelet requires: with cgroup v2 in the one hierarchy, with its controllers
+/// enabled; with v1 in each hierarchy.
 fn create_cgroups(mount: &Path, name: &str) -> Result<()> {
     let create = |folder: PathBuf| fs::create_dir_all(&folder).doing(|| format!("cannot create {}", folder.display()));
     let controllers = mount.join("cgroup.controllers");
@@ -109,7 +110,7 @@ fn create_cgroups(mount: &Path, name: &str) -> Result<()> {
             create(hierarchy.join(name))?;
         }
     }
-    // cpuset groups of v1 take no process before they are told which processors and memory they may use.
+    // A cpuset cgroup of v1 accepts no process before its CPUs and memory nodes are set.
     let cpuset = mount.join("cpuset");
     for file in ["cpuset.cpus", "cpuset.mems"] {
         if let Ok(value) = fs::read_to_string(cpuset.join(file)) {

@@ -1,8 +1,9 @@
 //! Real nodes: a kubelet and containerd each, in namespaces of their own.
 //!
-//! Each node is a process (`pause`) that holds a network, a mount and a pid namespace; the node's daemons and containers run inside. A further network namespace is the
-//! switch between them. None of these namespaces has a name in the file system: when their processes die, and they die with us, the kernel takes the mounts,
-//! interfaces, routes and firewall rules away. On the host there is one interface, the other end of a cable to the switch.
+//! Each node is a process (`pause`) that holds a network, a mount and a pid namespace; the node's daemons and
+//! containers run inside. A further network namespace is the switch between them. None of these namespaces has a name
+//! in the file system: their processes die with localkube, and the kernel then removes the mounts, interfaces, routes
+//! and firewall rules. On the host there is one interface, the end of a veth pair to the switch.
 //!
 //! ```text
 //!   host: API server, registry, DNS  10.N.255.1 ──┐
@@ -31,10 +32,10 @@ use crate::process::Daemon;
 use crate::registry::{Registry, static_program};
 use crate::rundir::{RunDir, runs_root};
 
-/// The most nodes one machine is asked to run.
+/// The most real nodes of a cluster.
 pub(crate) const MOST_NODES: u32 = 8;
 
-/// Says in one line why this machine cannot run real nodes.
+/// Fails if this machine cannot run real nodes.
 pub(crate) fn check(options: &Options) -> Result<()> {
     if options.real_nodes > MOST_NODES {
         return Err(Error::Invalid(format!("--real-nodes {} is too many: at most {MOST_NODES}", options.real_nodes)));
@@ -47,7 +48,7 @@ pub(crate) fn check(options: &Options) -> Result<()> {
     places.iter().try_for_each(|place| check_place(place))
 }
 
-/// A node has its own of these folders and cannot see what lies in the host's.
+/// Each node has its own of these folders and cannot see the host's.
 const COVERED: [&str; 3] = ["/var/lib", "/var/log", "/run"];
 
 fn check_place(place: &Path) -> Result<()> {
@@ -61,7 +62,7 @@ fn check_place(place: &Path) -> Result<()> {
     }
 }
 
-/// The running nodes of a cluster with what they share.
+/// The running nodes of a cluster, and the daemons that they share.
 #[derive(Debug)]
 pub(crate) struct RealNodes {
     pub(crate) nodes: Vec<RealNode>,
@@ -94,7 +95,7 @@ impl RealNodes {
     }
 }
 
-/// Waits for a file that a daemon of a node makes when it is ready.
+/// Waits for a file that a daemon of a node creates when it is ready.
 async fn wait_for_file(path: &Path, what: &str, daemon: &Daemon) -> Result<()> {
     let there = async {
         while !path.exists() {

@@ -1,4 +1,4 @@
-//! The cables: a switch, a cable from the host to it and one to each node, and routes to the pods.
+//! The network: a switch (bridge), veth pairs to the host and to each node, and routes to the pods.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::linux::net::SocketAddrExt;
@@ -22,20 +22,20 @@ const LAST_SUBNET: u8 = 219;
 pub(crate) struct Network {
     subnet: u8,
     switch: Namespaces,
-    _held: UnixListener,
+    _reservation: UnixListener,
 }
 
 impl Network {
-    /// Takes a free subnet and lays the cable from the host to a new switch.
+    /// Takes a free subnet and connects the host to a new switch.
     pub(crate) fn create(run_dir: &RunDir) -> Result<Self> {
-        let (subnet, held) = free_subnet()?;
+        let (subnet, reservation) = free_subnet()?;
         let init = static_program("pause")?;
         let switch = Namespaces::hold(run_dir, "switch", &["--net"], "exec \"$1\"", &init, run_dir.path())?;
-        let network = Self { subnet, switch, _held: held };
-        let cable = format!("localkube{subnet}");
-        ip(&["link", "add", &cable, "type", "veth", "peer", "name", "host", "netns", &network.switch.pid().to_string()])?;
-        ip(&["addr", "add", &format!("{}/24", network.host()), "dev", &cable])?;
-        ip(&["link", "set", &cable, "up"])?;
+        let network = Self { subnet, switch, _reservation: reservation };
+        let interface = format!("localkube{subnet}");
+        ip(&["link", "add", &interface, "type", "veth", "peer", "name", "host", "netns", &network.switch.pid().to_string()])?;
+        ip(&["addr", "add", &format!("{}/24", network.host()), "dev", &interface])?;
+        ip(&["link", "set", &interface, "up"])?;
         for words in ["link add switch type bridge", "link set switch up", "link set host master switch", "link set host up"] {
             network.switch.ip(words)?;
         }
@@ -63,7 +63,7 @@ impl Network {
         Addresses { api: self.host(), services: format!("{}/20", self.address(128, 0)), first_service: self.address(128, 1) }
     }
 
-    /// A free port for the registry. Nobody but us uses the host's address on the switch, so it stays free.
+    /// A free port for the registry. It stays free, because only localkube uses the host's address on the switch.
     pub(crate) fn registry_port(&self) -> Result<u16> {
         ReservedPort::take(self.host(), None).map(|reserved| reserved.port)
     }
@@ -72,12 +72,12 @@ impl Network {
         Ipv4Addr::new(10, self.subnet, third, fourth).into()
     }
 
-    /// Lays the cable of a node and gives it its address.
+    /// Connects a node to the switch and assigns its address.
     pub(crate) fn connect(&self, number: u32, node: &Namespaces) -> Result<()> {
-        let plug = plug(number);
-        self.switch.ip(&format!("link add {plug} type veth peer name eth0 netns {}", node.pid()))?;
-        self.switch.ip(&format!("link set {plug} master switch"))?;
-        self.switch.ip(&format!("link set {plug} up"))?;
+        let port = port(number);
+        self.switch.ip(&format!("link add {port} type veth peer name eth0 netns {}", node.pid()))?;
+        self.switch.ip(&format!("link set {port} master switch"))?;
+        self.switch.ip(&format!("link set {port} up"))?;
         node.ip("link set lo up")?;
         node.ip(&format!("addr add {}/24 dev eth0", self.node(number)))?;
         node.ip("link set eth0 up")?;
@@ -87,7 +87,7 @@ impl Network {
         run(&mut node.enter_network(&forward)).map(drop)
     }
 
-    /// Routes to every node's pods, from the host and from the other nodes.
+    /// Adds routes to every node's pods, on the host and on the other nodes.
     pub(crate) fn connect_pods(&self, nodes: &[RealNode]) -> Result<()> {
         for target in nodes {
             let route = format!("route add {} via {}", self.pods(target.number()), self.node(target.number()));
@@ -99,13 +99,14 @@ impl Network {
         Ok(())
     }
 
-    /// Pulls a node's cable out, or puts it back.
+    /// Sets a node's link up or down.
     pub(crate) fn set_link(&self, number: u32, up: bool) -> Result<()> {
-        self.switch.ip(&format!("link set {} {}", plug(number), if up { "up" } else { "down" }))
+        self.switch.ip(&format!("link set {} {}", port(number), if up { "up" } else { "down" }))
     }
 }
 
-fn plug(number: u32) -> String {
+/// The switch's interface to a node.
+fn port(number: u32) -> String {
     format!("node{number}")
 }
 
@@ -117,16 +118,16 @@ fn ip(words: &[&str]) -> Result<()> {
     run(Command::new("ip").args(words)).map(drop)
 }
 
-/// The first subnet that no other cluster holds and that the host has no route of its own into. It is held by an abstract socket: visible to
-/// everybody on this network, freed by the kernel, and no file.
+/// The first subnet that no other cluster uses and that the host has no route to. It is reserved with an abstract
+/// socket, which all processes in this network namespace see and the kernel frees.
 fn free_subnet() -> Result<(u8, UnixListener)> {
     let routes = run(Command::new("ip").args(["-4", "route", "show", "table", "all"]))?;
-    let holder = |subnet: u8| {
+    let reserve = |subnet: u8| {
         let name = SocketAddr::from_abstract_name(format!("localkube-subnet-{subnet}"))?;
         UnixListener::bind_addr(&name)
     };
     (FIRST_SUBNET..=LAST_SUBNET)
         .filter(|subnet| !routes.contains(&format!("10.{subnet}.")))
-        .find_map(|subnet| holder(subnet).ok().map(|held| (subnet, held)))
+        .find_map(|subnet| reserve(subnet).ok().map(|reservation| (subnet, reservation)))
         .ok_or_else(|| Error::Invalid(format!("all of 10.{FIRST_SUBNET}.0.0 to 10.{LAST_SUBNET}.255.255 is in use: stop a cluster first")))
 }

@@ -15,7 +15,7 @@ use crate::real::{containerd, kubelet, wait_for_file};
 use crate::registry::static_program;
 use crate::rundir::RunDir;
 
-/// Namespaces that live as long as a process of ours.
+/// Namespaces, held by a process of localkube.
 #[derive(Debug)]
 pub(crate) struct Namespaces {
     _holder: Daemon,
@@ -24,7 +24,8 @@ pub(crate) struct Namespaces {
 }
 
 impl Namespaces {
-    /// Makes the namespaces of `kinds` (flags of `unshare`) and runs `script` in them with `init` and `folder` as arguments; the script ends by becoming `init`.
+    /// Creates the namespaces of `kinds` (flags of `unshare`) and runs `script` in them with the arguments `init` and
+    /// `folder`; it ends with `exec` of `init`.
     pub(crate) fn hold(run_dir: &RunDir, name: &str, kinds: &[&str], script: &str, init: &Path, folder: &Path) -> Result<Self> {
         let mut command = bound_command("unshare");
         command.args(["--fork", "--kill-child=KILL"]).args(kinds).args(["--", "sh", "-ec", script, name]).arg(init).arg(folder);
@@ -45,7 +46,7 @@ impl Namespaces {
         entered
     }
 
-    /// `command`, run as if on the node. It dies with the node, and the returned process with us.
+    /// `program`, run as if on the node. It dies with the node, and `nsenter` with this process.
     pub(crate) fn enter_all(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = bound_command("nsenter");
         command.arg(format!("--target={}", self.pid)).args(["--mount", "--net", "--pid", "--"]).arg(program);
@@ -61,12 +62,12 @@ impl Namespaces {
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
-        // The holder's end would do it too, but only this way is everything gone when we return.
+        // It would also die with the holder, but possibly after this returns.
         kill_and_wait(&self.pidfd);
     }
 }
 
-/// The child of `unshare`, once it has become `init`. There is nothing to wait on but its appearance in /proc.
+/// Waits until the child of `unshare` runs `init`, which only /proc shows, and returns its pid.
 fn wait_for_init(holder: u32, init: &Path, run_dir: &Path, name: &str) -> Result<u32> {
     let init = fs::canonicalize(init).doing(|| format!("cannot find {}", init.display()))?;
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -82,7 +83,7 @@ fn wait_for_init(holder: u32, init: &Path, run_dir: &Path, name: &str) -> Result
     Err(Error::NotReady { what: format!("the namespaces of {name}"), after: Duration::from_secs(10), last: crate::process::one_line(&log) })
 }
 
-/// What every node is set up with.
+/// What starting a node needs.
 pub(crate) struct Setup<'a> {
     pub(crate) run: &'a RunDir,
     pub(crate) cache: &'a Cache,
@@ -100,9 +101,10 @@ pub struct RealNode {
     folder: PathBuf,
 }
 
-/// The node sees the host's files, but what it writes in the places where daemons keep their state goes into the run's folder or away.
-/// The kubelet insists on some settings of the whole kernel: it is shown files with the values it wants, and the host keeps its own.
-const FURNISH: &str = r#"
+/// Mounts of a node: it sees the host's files, but its /var/lib and /var/log are in the run's folder, and its /run is a
+/// tmpfs. The kubelet requires some kernel settings: files with these values are mounted over /proc/sys, and the host
+/// keeps its own.
+const MOUNTS: &str = r#"
 mount --bind "$2/lib" /var/lib
 mount --bind "$2/log" /var/log
 while read -r setting value; do
@@ -131,7 +133,7 @@ impl RealNode {
             run_dir.folder(Path::new(&name).join(part))?;
         }
         let kinds = ["--net", "--pid", "--mount", "--mount-proc"];
-        let namespaces = Namespaces::hold(run_dir, &name, &kinds, FURNISH, &static_program("pause")?, &folder)?;
+        let namespaces = Namespaces::hold(run_dir, &name, &kinds, MOUNTS, &static_program("pause")?, &folder)?;
         network.connect(number, &namespaces)?;
         Ok(Self { number, daemons: Vec::new(), namespaces, folder })
     }
@@ -142,7 +144,7 @@ impl RealNode {
         name_of(self.number)
     }
 
-    /// A command run in the node's network namespace, as a process on the node would be.
+    /// `command`, run in the node's network namespace.
     #[must_use]
     pub fn in_network(&self, command: &Command) -> Command {
         self.namespaces.enter_network(command)
