@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use planner::gate::Place;
-use planner::manifest::Owner;
 use planner::plan::{NewMeasurement, Plan, Summary};
 use planner::refusal::Refusals;
 use planner::request::Resource;
+use planner::workload::gate::Place;
+use planner::workload::manifest::Owner;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -42,10 +42,6 @@ pub trait Workload: Send + Sync + 'static {
     }
     /// Adds to a status that a write of the plan failed.
     fn with_trouble(status: Self::Status, before: Option<&Self::Status>, failure: &Failure, now: Timestamp) -> Self::Status;
-    /// What metrics count of an object with this status.
-    fn summary(_: &Self::Status) -> Summary {
-        Summary::default()
-    }
     /// The cache that sees writes of a resource; none for resources that objects of the kind do not write.
     fn cache(&self, resource: Resource) -> Option<&dyn Cache>;
     /// Starts a measurement. Only HookRuns have any.
@@ -218,7 +214,7 @@ impl<W: Workload> Controller<W> {
         };
         let before = serde_json::to_value(&pass.before).unwrap_or_default();
         let after = serde_json::to_value(&status).unwrap_or_default();
-        let summary = W::summary(&status);
+        let summary = pass.plan.summary;
         let recorded = match pass.plan.status_delay.and_then(|delay| Duration::try_from(delay).ok()) {
             Some(delay) => Ok(Recorded::Later(Instant::now() + delay)),
             None => self.recorder.record(key, &pass.path, &pass.version, &before, &after).await,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use planner::manifest::Owner;
+use planner::workload::manifest::Owner;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::Instant;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
-use planner::manifest::Owner;
 use planner::plan::{Action, NewMeasurement, PodPart};
 use planner::refusal::{Fallout, Outcome, Refusals};
 use planner::request::{self, Resource, Subject, Verb};
+use planner::workload::manifest::Owner;
 use serde_json::Value;
 use tokio::time::Instant;
 

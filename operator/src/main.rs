@@ -289,7 +289,7 @@ async fn term(cli: &Cli, server: &Server, hooks: &HookOptions, metrics: &Arc<Met
             namespace_memory: cli.namespace_memory,
         },
         streaming: true,
-        node_silence: cli.node_silence.try_into().unwrap_or(planner::node::DEFAULT_SILENCE),
+        node_silence: cli.node_silence.try_into().unwrap_or(planner::facts::node::DEFAULT_SILENCE),
         hooks: hooks.clone(),
     };
     engine.run().await;

@@ -19,6 +19,8 @@ pub struct Plan<S> {
     pub steps: Vec<Vec<Action>>,
     /// From what was seen, never from what the steps hope to achieve.
     pub status: S,
+    /// What metrics tell of the object.
+    pub summary: Summary,
     /// What is worth telling a person when the status is written.
     pub notes: Vec<Note>,
     /// Why work that looks due is not done now.
@@ -37,6 +39,7 @@ impl<S> Plan<S> {
         Self {
             steps: Vec::new(),
             status,
+            summary: Summary::default(),
             notes: Vec::new(),
             holds: Vec::new(),
             wake: None,
@@ -56,7 +59,7 @@ impl<S> Plan<S> {
 pub struct Summary {
     /// The reason of its condition Progressing.
     pub state: String,
-    /// Pods that wait for each hook, by [`crate::gate::Place`].
+    /// Pods that wait for each hook, by [`crate::workload::gate::Place`].
     pub waiting: [Wait; 3],
 }
 

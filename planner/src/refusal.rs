@@ -15,9 +15,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::facts::pod::PodFacts;
 use crate::hold::Hold;
 use crate::plan::{Action, PatchReason, PodPatch};
-use crate::pod::PodFacts;
 
 /// The longest time between two tries of a group.
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(4);

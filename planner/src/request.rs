@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use api::names::PAUSED_FOR_ANNOTATION;
 use serde_json::{Value, json};
 
-use crate::manifest::{self, Owner};
 use crate::plan::{Action, PodPart, PodPatch};
+use crate::workload::manifest::{self, Owner};
 
 /// A resource that workloads write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,8 +2,8 @@
 
 use api::names::ASKED_ANNOTATION;
 use api::tkex::Phase;
-use planner::approval::fingerprint;
 use planner::plan::{Action, PatchReason, PodPatch};
+use planner::workload::approval::fingerprint;
 use serde_json::{Value, json};
 
 use crate::laws::hook_template;
@@ -16,7 +16,7 @@ fn waiting() -> (World, String) {
     assert!(world.settle().is_some());
     world.edit(|spec| spec.replicas = 1);
     work(&mut world);
-    let name = world.pods.values().find(|pod| planner::gate::is_marked(pod)).unwrap().name.clone();
+    let name = world.pods.values().find(|pod| planner::workload::gate::is_marked(pod)).unwrap().name.clone();
     assert_eq!(world.hook_runs.len(), 1, "one question");
     (world, name)
 }

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use crate::world::{make_ready, pod};
 use api::names::{INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION};
+use api::tkex::GameDeployment;
 use jiff::Timestamp;
-use planner::gamedeployment::{Observed, decide};
-use planner::inplace::Update;
-use planner::node::Nodes;
+use planner::facts::node::Nodes;
+use planner::facts::pod::{Gate, PodFacts};
+use planner::facts::revision::RevisionFacts;
 use planner::plan::{Action, PatchReason};
-use planner::pod::{Gate, PodFacts};
 use planner::refusal::Refusals;
-use planner::revision::RevisionFacts;
+use planner::workload::inplace::Update;
+use planner::workload::{Observed, Seen, decide};
 use serde_json::Value;
 
 fn objects(file: &str) -> Vec<Value> {
@@ -33,7 +34,7 @@ fn facts(object: &Value, now: Timestamp) -> PodFacts {
     facts
 }
 
-fn observed(file: &str) -> (Observed, Timestamp) {
+fn observed(file: &str) -> (Observed<GameDeployment>, Timestamp) {
     let now: Timestamp = "2026-11-15T10:00:00Z".parse().unwrap();
     let all = objects(file);
     let of = |kind: &'static str| all.iter().filter(move |object| object["kind"] == kind);
@@ -45,8 +46,7 @@ fn observed(file: &str) -> (Observed, Timestamp) {
         template: (&object["data"]["spec"]["template"]).into(),
         deleting: false,
     };
-    let observed = Observed {
-        object: Arc::new(serde_json::from_value(of("GameDeployment").next().unwrap().clone()).unwrap()),
+    let seen = Seen {
         pods: of("Pod").map(|object| Arc::new(facts(object, now))).collect(),
         revisions: of("ControllerRevision").map(|object| Arc::new(revision(object))).collect(),
         hook_runs: of("HookRun").map(|object| Arc::new(serde_json::from_value(object.clone()).unwrap())).collect(),
@@ -60,7 +60,8 @@ fn observed(file: &str) -> (Observed, Timestamp) {
         too_large: None,
         unlisted: Vec::new(),
     };
-    (observed, now)
+    let object = Arc::new(serde_json::from_value(of("GameDeployment").next().unwrap().clone()).unwrap());
+    (Observed { object, seen }, now)
 }
 
 #[test]

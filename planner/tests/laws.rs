@@ -7,11 +7,11 @@ use api::tkex::{
     WhenNotPossible,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use planner::gamedeployment::decide;
+use planner::facts::pod::{Gate, Phase, PodFacts};
 use planner::hold::Hold;
 use planner::plan::{Action, DeleteReason, PatchReason, PodPatch};
-use planner::pod::{Gate, Phase, PodFacts};
 use planner::refusal::{Fallout, Refusals};
+use planner::workload::decide;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use serde_json::{Value, json};
@@ -696,12 +696,12 @@ proptest! {
             happen(&mut world, event);
         }
         let mut shuffled = world.observed();
-        if !shuffled.pods.is_empty() {
-            let turn = turn % shuffled.pods.len();
-            shuffled.pods.rotate_left(turn);
+        if !shuffled.seen.pods.is_empty() {
+            let turn = turn % shuffled.seen.pods.len();
+            shuffled.seen.pods.rotate_left(turn);
         }
-        shuffled.pods.reverse();
-        shuffled.revisions.reverse();
+        shuffled.seen.pods.reverse();
+        shuffled.seen.revisions.reverse();
         let (straight, other) = (world.decide(), decide(&shuffled, world.now));
         let sorted = |plan: &planner::plan::Plan<_>| {
             let mut steps: Vec<Vec<String>> = plan.steps.iter().map(|step| step.iter().map(|action| format!("{action:?}")).collect()).collect();

@@ -6,14 +6,15 @@ use std::path::Path;
 use crate::world::{World, make_ready, owner, pod, template};
 use api::selector::LabelSelector;
 use jiff::{SignedDuration, Timestamp};
-use planner::gamedeployment::Unlisted;
+use planner::facts::pdb::PdbFacts;
+use planner::facts::pod::{Gate, Phase, PodFacts};
+use planner::facts::revision::RevisionFacts;
 use planner::hold::Hold;
-use planner::inplace::Update;
 use planner::plan::{Action, DeleteReason, NewPod, PatchReason, PodPart, PodPatch};
-use planner::pod::{Gate, Phase, PodFacts};
-use planner::protect::{self, BudgetFacts};
 use planner::refusal::Outcome;
-use planner::revision::RevisionFacts;
+use planner::workload::Unlisted;
+use planner::workload::inplace::Update;
+use planner::workload::protect;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -229,7 +230,7 @@ fn put_up(world: &mut World, guard: &str) {
     let mut budget = |controller: Option<&str>, is_closed: bool, selector: LabelSelector| {
         let name = if guard == "stolen budget" { "gameplane-uid-game" } else { guard }.to_owned();
         let controller = controller.map(str::to_owned);
-        world.budgets.insert(name.clone(), BudgetFacts { uid: name.clone(), name, controller, selector, is_closed });
+        world.budgets.insert(name.clone(), PdbFacts { uid: name.clone(), name, controller, selector, is_closed });
     };
     match guard {
         "finalizer" => world.game.metadata.finalizers.get_or_insert_default().push("gameplane.dev/protected-pods".to_owned()),

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use api::selector::LabelSelector;
-use planner::protect::{self, BudgetFacts};
+use planner::facts::pdb::PdbFacts;
+use planner::workload::protect;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -18,7 +19,7 @@ const FREE: usize = 1024;
 #[derive(Debug)]
 pub struct Budget {
     /// What decisions see.
-    pub facts: Arc<BudgetFacts>,
+    pub facts: Arc<PdbFacts>,
     namespace: String,
     version: u64,
     size: usize,
@@ -57,7 +58,7 @@ impl Cached for Budget {
 
     fn decode(json: &str) -> Result<Self, serde_json::Error> {
         let Wire { metadata: meta, spec } = serde_json::from_str(json)?;
-        let facts = BudgetFacts {
+        let facts = PdbFacts {
             name: meta.name,
             uid: meta.uid,
             controller: OwnerReference::controller(meta.owner_references).map(|owner| owner.uid),

@@ -14,7 +14,7 @@ use api::tkex::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, OwnerReference as Owned, Time};
 use kube::Resource;
-use planner::manifest::Owner;
+use planner::workload::manifest::Owner;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Error as _};
 use serde_json::value::RawValue;

@@ -9,12 +9,11 @@ use api::tkex::{GameDeployment, GameDeploymentStatus, HookRun, HookTemplate};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use jiff::{SignedDuration, Timestamp};
-use planner::gamedeployment::{self, Needed, Observed, Unlisted};
-use planner::gate::Place;
-use planner::node::{MOST_SILENT_PERCENT, NodeFacts, Nodes};
-use planner::plan::Summary;
-use planner::pod::PodFacts;
+use planner::facts::node::{MOST_SILENT_PERCENT, NodeFacts, Nodes};
+use planner::facts::pod::PodFacts;
 use planner::request::Resource;
+use planner::workload::gate::Place;
+use planner::workload::{self, Kind as _, Needed, Observed, Seen, Unlisted, conditions};
 
 use super::budget::Budget;
 use super::custom::{Custom, controller, owner, path};
@@ -171,7 +170,7 @@ impl GameDeployments {
 
     /// Everything known about one object.
     #[must_use]
-    pub fn observe(&self, key: &Key, known: &Known) -> Option<Observed> {
+    pub fn observe(&self, key: &Key, known: &Known) -> Option<Observed<GameDeployment>> {
         let entry = self.objects.get(key)?;
         let object = Arc::clone(&entry.object);
         let uid = object.metadata.uid.clone().unwrap_or_default();
@@ -196,7 +195,7 @@ impl GameDeployments {
         too_large = too_large.or_else(|| own.iter().find_map(|run| Some(name_of("HookRun", &run.key().name, run.too_large.as_ref()?))));
         let hook_runs = own.iter().map(|run| Arc::clone(&run.object)).collect();
         let mut hook_templates = Vec::new();
-        for name in gamedeployment::hook_templates(&object) {
+        for name in object.workload().hook_templates() {
             let known = self.hook_templates.get(&Key { namespace: key.namespace.clone(), name: name.to_owned() });
             hook_templates.extend(known.map(|template| Arc::clone(&template.object)));
         }
@@ -204,15 +203,14 @@ impl GameDeployments {
         revisions.extend(loose.iter().filter(|one| selector.matches(&one.labels)).map(|one| Arc::clone(&one.facts)));
         let nodes = self.nodes_of(&pods);
         let neighbours = || self.budgets.find(&Index::Namespace(key.namespace.clone()));
-        let budgets = if gamedeployment::guards_pods(&object) { neighbours() } else { Vec::new() };
+        let budgets = if object.workload().guards_pods() { neighbours() } else { Vec::new() };
         let budgets = budgets.iter().map(|budget| Arc::clone(&budget.facts)).collect();
         // Read after the pods: the name of a pod that is no longer among them is already here.
         let names = |gone: &HashMap<_, VecDeque<String>>| Some(gone.get(&uid)?.iter().cloned().collect::<Vec<_>>());
         let gone = self.gone().get(&key.namespace).and_then(names).unwrap_or_default();
         let Known { taken, refusals } = known.clone();
         let (taken_revision_names, taken_pod_names) = (taken.revisions, [taken.pods, gone].concat());
-        Some(Observed {
-            object,
+        let seen = Seen {
             pods,
             revisions,
             hook_runs,
@@ -225,7 +223,8 @@ impl GameDeployments {
             too_large,
             unlisted,
             lowers_memory: self.lowers_memory.load(Ordering::Relaxed),
-        })
+        };
+        Some(Observed { object, seen })
     }
 
     /// The nodes of pods, except those with nothing that matters to a decision.
@@ -291,7 +290,7 @@ impl GameDeployments {
     /// A node was cordoned or uncordoned, or is known to be deleted: reconciles the workloads with hooks about their pods.
     pub fn nodes_changed(&self, queue: &Queue) {
         let keys = self.objects.keys();
-        let asks = |key: &Key| self.objects.get(key).is_some_and(|entry| gamedeployment::asks_about_pods(&entry.object));
+        let asks = |key: &Key| self.objects.get(key).is_some_and(|entry| entry.object.workload().asks_about_pods());
         keys.into_iter().filter(asks).for_each(|key| queue.add(key));
     }
 
@@ -366,7 +365,7 @@ impl GameDeployments {
     pub fn template_changed(&self, queue: &Queue, change: &Change<Custom<HookTemplate>>) {
         let Some(key) = change.new.as_ref().or(change.old.as_ref()).map(|template| template.key()) else { return };
         let neighbours = self.objects.find(&Index::Namespace(key.namespace));
-        let askers = neighbours.iter().filter(|entry| gamedeployment::hook_templates(&entry.object).any(|name| name == key.name));
+        let askers = neighbours.iter().filter(|entry| entry.object.workload().hook_templates().any(|name| name == key.name));
         askers.for_each(|entry| queue.add(entry.key()));
     }
 
@@ -378,7 +377,7 @@ impl GameDeployments {
             return;
         }
         let neighbours = self.objects.find(&Index::Namespace(budget.key().namespace));
-        neighbours.iter().filter(|entry| gamedeployment::guards_pods(&entry.object)).for_each(|entry| queue.add(entry.key()));
+        neighbours.iter().filter(|entry| entry.object.workload().guards_pods()).for_each(|entry| queue.add(entry.key()));
     }
 
     /// A revision changed: reconciles its owner.
@@ -415,14 +414,15 @@ impl Workload for GameDeployments {
     const HEEDS_REFUSALS: bool = true;
 
     fn pass(&self, key: &Key, known: &Known, now: Timestamp) -> Option<Pass<GameDeploymentStatus>> {
-        let seen = self.observe(key, known)?;
+        let observed = self.observe(key, known)?;
+        let object = &*observed.object;
         Some(Pass {
-            owner: owner(&*seen.object),
-            path: path(&*seen.object),
-            version: seen.object.metadata.resource_version.clone().unwrap_or_default(),
-            before: seen.object.status.clone(),
-            plan: gamedeployment::decide(&seen, now),
-            pods: seen.pods.len(),
+            owner: owner(object),
+            path: path(object),
+            version: object.metadata.resource_version.clone().unwrap_or_default(),
+            before: object.status.clone(),
+            plan: workload::decide(&observed, now),
+            pods: observed.seen.pods.len(),
         })
     }
 
@@ -432,11 +432,7 @@ impl Workload for GameDeployments {
         failure: &Failure,
         now: Timestamp,
     ) -> GameDeploymentStatus {
-        gamedeployment::with_trouble(status, before, failure.reason, &failure.message, now)
-    }
-
-    fn summary(status: &GameDeploymentStatus) -> Summary {
-        gamedeployment::summary(status)
+        conditions::with_trouble(status, before, failure.reason, &failure.message, now)
     }
 
     fn cache(&self, resource: Resource) -> Option<&dyn Cache> {
@@ -506,7 +502,7 @@ mod tests {
 
     fn seen(world: &GameDeployments) -> Value {
         let key = Key { namespace: "play".to_owned(), name: "game".to_owned() };
-        serde_json::to_value(world.observe(&key, &Known::default()).unwrap()).unwrap()
+        serde_json::to_value(world.observe(&key, &Known::default()).unwrap().seen).unwrap()
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use api::names::{NODE_DELETION_COST_ANNOTATION, OUT_OF_SERVICE_TAINT};
 use ipnet::IpNet;
 use jiff::Timestamp;
-use planner::node::NodeFacts;
+use planner::facts::node::NodeFacts;
 use serde::Deserialize;
 
 use tokio::sync::mpsc;

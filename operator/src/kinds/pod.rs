@@ -8,8 +8,8 @@ use api::names::{
     REVISION_LABEL,
 };
 use jiff::Timestamp;
-use planner::inplace::Update;
-use planner::pod::{Container, Gate, Phase, PodFacts, Resources};
+use planner::facts::pod::{Container, Gate, Phase, PodFacts, Resources};
+use planner::workload::inplace::Update;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 

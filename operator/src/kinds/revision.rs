@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::template::PodTemplate;
-use planner::revision::RevisionFacts;
+use planner::facts::revision::RevisionFacts;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 

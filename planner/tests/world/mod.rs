@@ -9,18 +9,19 @@ use api::names::{
 use api::tkex::{GameDeployment, GameDeploymentSpec, HookRun, HookTemplate};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use planner::approval;
-use planner::budget::Limits;
-use planner::gamedeployment::{Observed, Unlisted, decide};
-use planner::gate;
-use planner::inplace::Update;
-use planner::manifest::{self, Owner};
-use planner::node::{NodeFacts, Nodes};
+use planner::facts::node::{NodeFacts, Nodes};
+use planner::facts::pdb::PdbFacts;
+use planner::facts::pod::{Container, Gate, Phase, PodFacts};
+use planner::facts::revision::RevisionFacts;
 use planner::plan::{Action, PatchReason, Plan, PodPatch};
-use planner::pod::{Container, Gate, Phase, PodFacts};
-use planner::protect::{self, BudgetFacts};
 use planner::refusal::{Fallout, Outcome, Refusals};
-use planner::revision::RevisionFacts;
+use planner::workload::approval;
+use planner::workload::gate;
+use planner::workload::inplace::Update;
+use planner::workload::limits::Limits;
+use planner::workload::manifest::{self, Owner};
+use planner::workload::protect;
+use planner::workload::{Observed, Seen, Unlisted, decide};
 use serde_json::{Value, json};
 
 type Status = api::tkex::GameDeploymentStatus;
@@ -66,7 +67,7 @@ pub(crate) struct World {
     pub(crate) nodes: usize,
     /// Nodes that somebody wants to empty.
     pub(crate) cordoned: BTreeSet<String>,
-    pub(crate) budgets: BTreeMap<String, BudgetFacts>,
+    pub(crate) budgets: BTreeMap<String, PdbFacts>,
     /// Kinds that have not been listed.
     pub(crate) unlisted: Vec<Unlisted>,
     pub(crate) now: Timestamp,
@@ -169,9 +170,8 @@ impl World {
         }
     }
 
-    pub(crate) fn observed(&self) -> Observed {
-        Observed {
-            object: Arc::new(self.game.clone()),
+    pub(crate) fn observed(&self) -> Observed<GameDeployment> {
+        let seen = Seen {
             pods: self.pods.values().cloned().map(Arc::new).collect(),
             revisions: self.revisions.values().cloned().map(Arc::new).collect(),
             hook_runs: self.hook_runs.values().cloned().map(Arc::new).collect(),
@@ -184,7 +184,8 @@ impl World {
             lowers_memory: true,
             too_large: None,
             unlisted: self.unlisted.clone(),
-        }
+        };
+        Observed { object: Arc::new(self.game.clone()), seen }
     }
 
     fn node(&self, name: &str) -> NodeFacts {
@@ -246,7 +247,7 @@ impl World {
             return 0;
         }
         let kept = steps[..=index].iter().rev().find_map(|step| step.partition.as_ref());
-        kept.map_or(self.replicas(), |kept| planner::budget::kept("", kept, self.replicas()).unwrap())
+        kept.map_or(self.replicas(), |kept| planner::workload::limits::kept("", kept, self.replicas()).unwrap())
     }
 
     /// Every hook that is asked answers.
@@ -664,9 +665,9 @@ fn answer(run: &mut HookRun, phase: api::tkex::Phase, now: Timestamp) {
     }
 }
 
-fn budget(name: &str, version: u64) -> BudgetFacts {
+fn budget(name: &str, version: u64) -> PdbFacts {
     let (name, uid, controller) = (name.to_owned(), format!("uid-{version}"), Some("uid-game".to_owned()));
-    BudgetFacts { name, uid, controller, selector: protect::selector("uid-game"), is_closed: true }
+    PdbFacts { name, uid, controller, selector: protect::selector("uid-game"), is_closed: true }
 }
 
 pub(crate) fn owner() -> Owner {

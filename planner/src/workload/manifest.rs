@@ -5,8 +5,8 @@ use api::names::{
 };
 use serde_json::{Map, Value, json};
 
+use super::{protect, revision};
 use crate::plan::{NewHookRun, NewPod, NewRevision};
-use crate::{protect, revision};
 
 /// Who owns what is written.
 #[derive(Debug, Clone, PartialEq, Eq)]

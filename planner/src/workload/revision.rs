@@ -3,30 +3,12 @@
 use std::sync::Arc;
 
 use api::template::{Meaning, PodTemplate};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::facts::revision::RevisionFacts;
 use crate::plan::{Action, NewRevision};
 use crate::quantity;
-
-/// A ControllerRevision as decisions see it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RevisionFacts {
-    /// Its name.
-    pub name: String,
-    /// Its uid.
-    pub uid: String,
-    /// The uid of its controller.
-    pub controller: Option<String>,
-    /// Its place in history.
-    pub number: i64,
-    /// The template it records.
-    pub template: PodTemplate,
-    /// Whether it is being deleted: then it is as good as gone, but for its name.
-    #[serde(default)]
-    pub deleting: bool,
-}
 
 /// The template's place in history.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use api::names::REVISION_LABEL;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::inplace::{Progress, Update};
+use crate::workload::inplace::{Progress, Update};
 
 /// A pod as decisions see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::node::Nodes;
-use crate::pod::PodFacts;
+use crate::facts::node::Nodes;
+use crate::facts::pod::PodFacts;
 
 /// Sorts pods so that those come first which are missed least: on a node that answers, unscheduled, not ready, on a node that is cheap by `node-deletion-cost`, cheap by `pod-deletion-cost`, on a crowded node, ready for the shortest time,
 /// restarted most often, newest; the name decides the rest.

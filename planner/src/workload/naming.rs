@@ -8,11 +8,17 @@ use crate::hash::fnv;
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const LENGTH: usize = 5;
 
-/// Endless five-character ids for pods of one owner and revision; none is in `taken`, none comes twice.
-pub fn ids<'a>(owner_uid: &'a str, revision: &'a str, taken: &'a mut BTreeSet<String>) -> impl Iterator<Item = String> + 'a {
+/// Endless names for pods of one owner and revision, each with the five characters at its end; none is in `taken`, none comes twice.
+pub fn names<'a>(
+    owner: &'a str,
+    owner_uid: &'a str,
+    revision: &'a str,
+    taken: &'a mut BTreeSet<String>,
+) -> impl Iterator<Item = (String, String)> + 'a {
     (0_u64..).filter_map(move |number| {
         let id = id(owner_uid, revision, number);
-        taken.insert(id.clone()).then_some(id)
+        let name = format!("{owner}-{id}");
+        taken.insert(name.clone()).then_some((name, id))
     })
 }
 
@@ -42,7 +48,7 @@ mod tests {
 
     #[test]
     fn the_same_question_gets_the_same_names() {
-        let names = |uid| ids(uid, "game-1", &mut BTreeSet::new()).take(100).collect::<Vec<_>>();
+        let names = |uid| names("game", uid, "game-1", &mut BTreeSet::new()).take(100).collect::<Vec<_>>();
         assert_eq!(names("uid-1"), names("uid-1"));
         assert_ne!(names("uid-1"), names("uid-2"));
     }
@@ -50,15 +56,16 @@ mod tests {
     #[test]
     fn taken_names_are_left_out_and_none_comes_twice() {
         let mut taken = BTreeSet::new();
-        let first: Vec<_> = ids("uid", "game-1", &mut taken).take(10_000).collect();
+        let first: Vec<_> = names("game", "uid", "game-1", &mut taken).take(10_000).collect();
         assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), first.len());
-        let second: Vec<_> = ids("uid", "game-1", &mut taken).take(10).collect();
-        assert!(second.iter().all(|id| !first.contains(id)), "a name was given twice");
+        let second: Vec<_> = names("game", "uid", "game-1", &mut taken).take(10).collect();
+        assert!(second.iter().all(|one| !first.contains(one)), "a name was given twice");
     }
 
     #[test]
     fn names_look_like_those_of_the_walk_through() {
-        let id = ids("uid", "game-1", &mut BTreeSet::new()).next().unwrap_or_default();
+        let (name, id) = names("game", "uid", "game-1", &mut BTreeSet::new()).next().unwrap_or_default();
+        assert_eq!(name, format!("game-{id}"));
         assert_eq!(id.len(), 5);
         assert!(id.bytes().all(|byte| ALPHABET.contains(&byte)), "{id}");
     }

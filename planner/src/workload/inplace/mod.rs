@@ -3,6 +3,7 @@
 //! Three writes for a pod with our readiness gate. The first takes it out of its services and says what will change; after the grace the second changes it; when every
 //! changed container runs what it should, the third lets it serve again. Where a pod is on that way is told by the pod itself, so that any operator can go on.
 
+pub(super) mod changes;
 mod diff;
 mod patch;
 
@@ -12,7 +13,7 @@ use api::tkex::ContainerOrder;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::pod::{Container, Gate, PodFacts};
+use crate::facts::pod::{Container, Gate, PodFacts};
 use crate::quantity;
 
 pub use diff::{Difference, difference, obstacles, unlike};

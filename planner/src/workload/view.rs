@@ -1,51 +1,47 @@
-//! What is seen, put in order.
+//! What is seen of one workload, put in order: which pods it has, on which revision each is, and which of them are available.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::names::PAUSED_FOR_ANNOTATION;
 use api::template::PodTemplate;
-use api::tkex::{GameDeploymentSpec, GameDeploymentStatus, HookRun, HookStep, HotPatchExecutor, PodHook, PodIndex, UpdateType};
+use api::tkex::{HookRun, HotPatchExecutor, PodIndex, UpdateType};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
-use super::{Now, Observed};
-use crate::approval;
-use crate::budget::Limits;
-use crate::canary::{self, CanaryState, Memory, Rollout};
-use crate::claim::claim;
-use crate::gate::{self, Gates, Hook, Place};
+use super::adopt::adopt;
+use super::canary::{self, CanaryState, Rollout};
+use super::gate::{self, Gates};
+use super::inplace::Progress;
+use super::limits::Limits;
+use super::revision::{self, Resolved};
+use super::templates::Templates;
+use super::{Now, Seen, Workload, approval, index, protect};
+use crate::facts::node::Nodes;
+use crate::facts::pod::PodFacts;
+use crate::facts::revision::RevisionFacts;
 use crate::hold::{Feature, Hold};
-use crate::index;
-use crate::inplace::Progress;
-use crate::order::least_missed_first;
-use crate::plan::Action;
-use crate::pod::PodFacts;
-use crate::protect;
+use crate::plan::{Action, NewPod};
 use crate::refusal::Refusals;
-use crate::revision::{self, RevisionFacts};
-use crate::templates::Templates;
 
 /// A pod that ended sooner after its creation is replaced only then: a pod that cannot live must not be replaced in a hot loop.
 const SHORTEST_LIFE: SignedDuration = SignedDuration::from_secs(10);
 
-/// How owner references name objects of this kind.
-const GROUP: &str = "tkex.tencent.com";
-const KIND: &str = "GameDeployment";
-
 /// A revision that pods can be made from.
 #[derive(Debug, Clone)]
-pub(super) struct Target {
-    pub(super) name: String,
-    pub(super) template: PodTemplate,
+pub struct Target {
+    /// Its name.
+    pub name: String,
+    /// Its template.
+    pub template: PodTemplate,
     /// Whether its revision is being deleted: no pod is made from it.
-    pub(super) is_leaving: bool,
+    pub is_leaving: bool,
 }
 
 /// The group of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Group {
+pub enum Group {
     /// On the revision of the template.
     Update,
     /// On the stable revision, which is another one.
@@ -54,34 +50,41 @@ pub(super) enum Group {
     Stray,
 }
 
+/// What is seen of one workload, put in order.
 #[derive(Debug)]
-pub(super) struct Situation<'a> {
-    pub(super) spec: &'a GameDeploymentSpec,
-    pub(super) seen: &'a Observed,
-    pub(super) now: Now,
-    pub(super) replicas: usize,
-    pub(super) limits: Limits,
-    /// Where pods go.
-    pub(super) update: Target,
-    pub(super) current: Target,
-    /// The name of the template's revision. Pods go elsewhere only when a hook said no.
-    pub(super) revision: String,
-    /// Where a rollout in steps stands.
-    pub(super) canary: CanaryState,
+pub struct View<'a> {
+    /// The object.
+    pub workload: Workload<'a>,
+    /// What is seen around it.
+    pub seen: &'a Seen,
+    /// The time of the decision.
+    pub now: Now,
+    /// How many pods are wanted.
+    pub replicas: usize,
+    /// How many pods may be kept, unavailable, or too many.
+    pub limits: Limits,
+    /// The revision that pods get.
+    pub update: Target,
+    /// The stable revision.
+    pub current: Target,
+    /// The name of the template's revision. Pods get another one only while a canary rolls back.
+    pub revision: String,
+    /// The progress of the canary.
+    pub canary: CanaryState,
     pub(super) collisions: i32,
     pub(super) claims: Vec<Action>,
     pub(super) revision_actions: Vec<Action>,
     /// HookRuns that were made for this object and no other.
     pub(super) runs: Vec<Arc<HookRun>>,
-    /// Every pod of ours.
-    pub(super) ours: Vec<Arc<PodFacts>>,
-    /// Pods that fill a place, least missed first: active ones, and ended ones whose successor has to wait.
-    pub(super) placed: Vec<Arc<PodFacts>>,
+    /// Every pod of the object, deleted and ended ones included.
+    pub ours: Vec<Arc<PodFacts>>,
+    /// Pods that fill a place, in the order of the kind: active ones, and ended ones whose successor has to wait.
+    pub placed: Vec<Arc<PodFacts>>,
     /// Pods that ended and are to be replaced.
     pub(super) ended: Vec<Arc<PodFacts>>,
-    /// Names that the user wants deleted.
+    /// Names of pods that the user wants deleted.
     pub(super) named: BTreeSet<&'a str>,
-    /// Why the rollout stands still although the strategy is one that moves pods.
+    /// Why the rollout stands still although its type is one that moves pods.
     pub(super) stop: Option<Hold>,
     /// A field that cannot be followed.
     pub(super) invalid: Option<Hold>,
@@ -93,48 +96,35 @@ pub(super) struct Situation<'a> {
     pub(super) templates: Templates<'a>,
 }
 
-impl<'a> Situation<'a> {
-    pub(super) fn of(seen: &'a Observed, now: Now) -> Self {
-        let (spec, status) = (&seen.object.spec, seen.object.status.clone().unwrap_or_default());
-        let uid = seen.object.metadata.uid.clone().unwrap_or_default();
-        let replicas = usize::try_from(spec.replicas).unwrap_or_default();
-        let (limits, invalid) = limits(spec, replicas);
-        let index = index::range(spec.pod_index.as_ref(), seen.object.metadata.annotations.as_ref());
+/// Sorts pods; what the arguments are says [`super::Kind::order`].
+pub(super) type Order = fn(&mut [Arc<PodFacts>], &[Arc<PodFacts>], &Nodes, Now);
+
+impl<'a> View<'a> {
+    pub(super) fn of(workload: Workload<'a>, seen: &'a Seen, now: Now, order: Order) -> Self {
+        let replicas = usize::try_from(workload.replicas).unwrap_or_default();
+        let (limits, invalid) = limits(&workload, replicas);
+        let index = index::range(workload.index, workload.metadata.annotations.as_ref());
         // Surge pods need numbers too.
         let numbers = index.as_ref().ok().and_then(|range| Some(index::size(range.as_ref()?)));
         let limits = numbers.map_or(limits, |numbers| limits.with_surge_of(numbers.saturating_sub(replicas)));
-        let claim = claim(&uid, &spec.selector, protects(spec), &seen.pods);
-        let collisions = status.collision_count.unwrap_or_default();
-        let remembered = remembered(&status);
-        let resolved = resolve(seen, remembered, collisions);
-        let update = Target { name: resolved.name, template: resolved.template, is_leaving: resolved.is_leaving };
-        let current = current(remembered, &update, &seen.revisions, &claim.ours);
-        let mut claims = claim.actions;
+        let (ours, mut claims) = adopt(workload.uid(), workload.selector, workload.protects(), &seen.pods);
         let orphans = seen.revisions.iter().filter(|revision| revision.controller.is_none() && !revision.deleting);
         claims.extend(orphans.map(|revision| Action::AdoptRevision { name: revision.name.clone(), uid: revision.uid.clone() }));
-        let (mut placed, mut ended) = (Vec::new(), Vec::new());
-        for pod in claim.ours.iter().filter(|pod| !pod.deleting) {
-            let fills = if pod.has_ended() { replaceable_at(pod) > now } else { true };
-            if fills { placed.push(Arc::clone(pod)) } else { ended.push(Arc::clone(pod)) }
-        }
-        least_missed_first(&mut placed, &claim.ours, &seen.nodes, now);
-        ended.sort_by(|left, right| left.name.cmp(&right.name));
-        let min_ready = min_ready(spec);
-        let is_updated = |pod: &&Arc<PodFacts>| {
-            pod.revision() == Some(&update.name) && !pod.deleting && !pod.is_half_changed() && pod.is_available(min_ready, now)
-        };
-        let updated = claim.ours.iter().filter(is_updated).count();
-        let name = seen.object.metadata.name.as_deref().unwrap_or_default();
-        let runs = approval::runs_of(&approval::Owner { group: GROUP, kind: KIND, name, uid: &uid }, &seen.hook_runs);
-        let canary = canary::state(&rollout(seen, &status, &runs, (&update, &current), (replicas, updated), now));
+        let Resolved { name, template, is_leaving, collisions, actions: revision_actions } = resolve(&workload, seen);
+        let update = Target { name, template, is_leaving };
+        let current = current(workload.memory.current_revision, &update, &seen.revisions, &ours);
+        let (placed, ended) = places(&ours, &seen.nodes, now, order);
+        let owner = approval::Owner { group: workload.group, kind: workload.kind, name: workload.name(), uid: workload.uid() };
+        let runs = approval::runs_of(&owner, &seen.hook_runs);
+        let updated = ours.iter().filter(|pod| is_updated_and_available(pod, &update.name, workload.min_ready, now)).count();
+        let canary = canary::state(&rollout(&workload, seen, &runs, (&update, &current), (replicas, updated), now));
         let revision = update.name.clone();
         let update = if canary.rolls_back { current.clone() } else { update };
         let partition = if current.name == update.name { 0 } else { canary.partition.unwrap_or(limits.partition) };
         let leaving = update.is_leaving.then(|| Hold::RevisionLeaving { name: update.name.clone() });
-        let stop = invalid.clone().or(leaving).or_else(|| canary.stop.clone().filter(|_| !canary.rolls_back)).or_else(|| stop(spec));
+        let stopped = canary.stop.clone().filter(|_| !canary.rolls_back);
+        let stop = invalid.clone().or(leaving).or(stopped).or_else(|| not_supported(&workload));
         Self {
-            spec,
-            seen,
             now,
             replicas,
             limits: Limits { partition, ..limits },
@@ -142,23 +132,27 @@ impl<'a> Situation<'a> {
             current,
             revision,
             canary,
-            collisions: resolved.collisions,
+            collisions,
             claims,
-            revision_actions: resolved.actions,
+            revision_actions,
             runs,
-            ours: claim.ours,
+            ours,
             placed,
             ended,
-            named: spec.scale_strategy.iter().flat_map(|strategy| &strategy.pods_to_delete).map(String::as_str).collect(),
+            named: workload.pods_to_delete.iter().map(String::as_str).collect(),
             stop,
             invalid,
-            refusals: seen.refusals.refreshed(&seen.pods, &seen.hook_runs, seen.object.metadata.generation, now),
+            refusals: seen.refusals.refreshed(&seen.pods, &seen.hook_runs, workload.metadata.generation, now),
             index,
             templates: Templates::of(&seen.revisions),
+            seen,
+            workload,
         }
     }
 
-    pub(super) fn group(&self, pod: &PodFacts) -> Group {
+    /// The group of a pod.
+    #[must_use]
+    pub fn group(&self, pod: &PodFacts) -> Group {
         match pod.revision() {
             Some(name) if name == self.update.name => Group::Update,
             Some(name) if name == self.current.name => Group::Current,
@@ -171,13 +165,11 @@ impl<'a> Situation<'a> {
         pod.revision() == Some(&self.revision) && !pod.is_half_changed()
     }
 
-    pub(super) fn min_ready(&self) -> SignedDuration {
-        min_ready(self.spec)
-    }
-
-    pub(super) fn is_available(&self, pod: &PodFacts) -> bool {
+    /// Whether a pod is available.
+    #[must_use]
+    pub fn is_available(&self, pod: &PodFacts) -> bool {
         let answers = || pod.node.as_deref().is_none_or(|node| self.seen.nodes.answers(node));
-        !pod.deleting && pod.is_available(self.min_ready(), self.now) && answers()
+        !pod.deleting && pod.is_available(self.workload.min_ready, self.now) && answers()
     }
 
     /// Whether a pod is on a node that does not answer and does not count as lost: it may serve, and nobody can tell.
@@ -196,12 +188,17 @@ impl<'a> Situation<'a> {
 
     /// Whether the operator itself moves pods to the update revision now.
     pub(super) fn rolls(&self) -> bool {
-        self.stop.is_none() && self.spec.update_strategy.kind != UpdateType::OnDelete
+        self.stop.is_none() && self.workload.strategy.kind != UpdateType::OnDelete
+    }
+
+    /// How many revisions are kept that nothing needs, as the user says.
+    pub(super) fn history_limit(&self) -> usize {
+        usize::try_from(self.workload.history_limit).unwrap_or_default()
     }
 
     /// How many steps the rollout has.
     pub(super) fn steps(&self) -> usize {
-        self.spec.update_strategy.canary.as_ref().map_or(0, |canary| canary.steps.len())
+        self.workload.strategy.canary.as_ref().map_or(0, |canary| canary.steps.len())
     }
 
     /// The template of a revision, if it is known.
@@ -212,46 +209,50 @@ impl<'a> Situation<'a> {
 
     /// Whether pods stay when they are updated.
     pub(super) fn stays(&self) -> bool {
-        matches!(self.spec.update_strategy.kind, UpdateType::InplaceUpdate | UpdateType::HotPatchUpdate)
+        matches!(self.workload.strategy.kind, UpdateType::InplaceUpdate | UpdateType::HotPatchUpdate)
+    }
+
+    /// A new pod with this name, of which `id` is the end.
+    #[must_use]
+    pub fn new_pod(&self, target: &Target, name: String, id: String) -> NewPod {
+        NewPod {
+            name,
+            id,
+            revision: target.name.clone(),
+            template: target.template.clone(),
+            gated: self.stays() && !self.workload.ungated,
+            index: None,
+            protected: self.protects(),
+            successor: false,
+        }
     }
 
     /// The hooks about pods.
     pub(super) fn gates(&self) -> Gates<'_> {
-        let spec = self.spec;
-        let pre_delete = spec.pre_delete_update_strategy.as_ref().map(|strategy| (&strategy.hook, strategy.retry));
-        let pod_hook = |strategy: &'a Option<PodHook>| strategy.as_ref().map(|strategy| (&strategy.hook, strategy.retry));
-        let hook = |place, strategy: Option<(&'a Option<HookStep>, Option<bool>)>| {
-            let (step, retry) = strategy?;
-            step.as_ref().map(|step| Hook { place, step, retry: retry == Some(true) })
-        };
         Gates::new(gate::Facts {
-            hooks: [
-                hook(Place::PreDelete, pre_delete),
-                hook(Place::PreInplace, pod_hook(&spec.pre_inplace_update_strategy)),
-                hook(Place::PostInplace, pod_hook(&spec.post_inplace_update_strategy)),
-            ],
+            hooks: self.workload.hooks,
             runs: &self.runs,
             taken: &self.seen.taken_revision_names,
             templates: &self.seen.hook_templates,
             nodes: &self.seen.nodes,
-            version: self.seen.object.metadata.resource_version.as_deref().unwrap_or_default(),
+            version: self.workload.version(),
             refusals: &self.refusals,
             now: self.now,
         })
     }
 
-    /// Whether nobody may delete pods before their hook agrees.
-    pub(super) fn protects(&self) -> bool {
-        protects(self.spec)
+    /// Whether only the operator may delete pods, when their hook has approved.
+    #[must_use]
+    pub fn protects(&self) -> bool {
+        self.workload.protects()
     }
 
     /// What protection is decided from.
     pub(super) fn protection(&self) -> protect::Facts<'_> {
-        let metadata = &self.seen.object.metadata;
         protect::Facts {
-            uid: metadata.uid.as_deref().unwrap_or_default(),
-            finalizers: metadata.finalizers.as_deref().unwrap_or_default(),
-            version: metadata.resource_version.as_deref().unwrap_or_default(),
+            uid: self.workload.uid(),
+            finalizers: self.workload.finalizers(),
+            version: self.workload.version(),
             pods: &self.ours,
             budgets: &self.seen.budgets,
         }
@@ -280,7 +281,7 @@ impl<'a> Situation<'a> {
         let cordoned: Vec<_> = self.placed.iter().filter(|pod| self.is_on_cordoned_node(pod)).collect();
         let node = cordoned.iter().filter_map(|pod| pod.node.clone()).min();
         let cordoned = node.map(|node| Hold::Cordoned { pods: cordoned.len(), node });
-        let rival = self.protection().rival(&self.spec.template.labels());
+        let rival = self.protection().rival(&self.workload.template.labels());
         cordoned.into_iter().chain(rival.map(|name| Hold::OtherBudget { name: name.to_owned() })).collect()
     }
 
@@ -293,7 +294,7 @@ impl<'a> Situation<'a> {
 
     /// Fields that have no effect here, although the user gave them a value.
     pub(super) fn ignored(&self) -> Vec<Hold> {
-        let strategy = &self.spec.update_strategy;
+        let strategy = &self.workload.strategy;
         let is_zero = |value: &IntOrString| matches!(value, IntOrString::Int(0)) || *value == IntOrString::String("0%".to_owned());
         let mut ignored = Vec::new();
         if self.stays() && !is_zero(&strategy.max_surge) {
@@ -304,14 +305,14 @@ impl<'a> Situation<'a> {
             let why = "spec.podIndex has no more numbers than replicas";
             ignored.push(Hold::Ignored { field: "spec.updateStrategy.maxSurge", why });
         }
-        if self.spec.pre_delete_update_strategy.as_ref().is_some_and(|hook| hook.protect == Some(true) && hook.hook.is_none()) {
+        if self.workload.protect && !self.protects() {
             let why = "there is no spec.preDeleteUpdateStrategy.hook to ask";
             ignored.push(Hold::Ignored { field: "spec.preDeleteUpdateStrategy.protect", why });
         }
         if strategy.canary.as_ref().is_some_and(|canary| !canary.steps.is_empty()) && !is_zero(&strategy.partition) {
             ignored.push(Hold::Ignored { field: "spec.updateStrategy.partition", why: "the canary steps say how many pods stay" });
         }
-        if history_limit(self.spec) > MOST_REVISIONS {
+        if self.history_limit() > MOST_REVISIONS {
             ignored.push(Hold::Clamped { field: "spec.revisionHistoryLimit", most: MOST_REVISIONS });
         }
         ignored
@@ -320,7 +321,7 @@ impl<'a> Situation<'a> {
     /// When something becomes due by itself.
     pub(super) fn wake(&self) -> Option<Timestamp> {
         let ripening = self.placed.iter().filter(|pod| pod.is_ready() && !self.is_available(pod));
-        let ripe = ripening.filter_map(|pod| pod.available_at(self.min_ready())).filter(|at| *at > self.now);
+        let ripe = ripening.filter_map(|pod| pod.available_at(self.workload.min_ready)).filter(|at| *at > self.now);
         let replaceable = self.placed.iter().filter(|pod| pod.has_ended()).map(|pod| replaceable_at(pod));
         let drained = self.placed.iter().filter_map(|pod| match pod.update.as_deref()?.progress(pod) {
             Progress::Draining(until) => Some(until).filter(|until| *until > self.now),
@@ -334,72 +335,63 @@ impl<'a> Situation<'a> {
 /// The most revisions that are kept besides those that are needed.
 pub(super) const MOST_REVISIONS: usize = 100;
 
-pub(super) fn history_limit(spec: &GameDeploymentSpec) -> usize {
-    usize::try_from(spec.revision_history_limit).unwrap_or_default()
-}
-
-fn protects(spec: &GameDeploymentSpec) -> bool {
-    spec.pre_delete_update_strategy.as_ref().is_some_and(|strategy| strategy.protect == Some(true) && strategy.hook.is_some())
-}
-
-fn limits(spec: &GameDeploymentSpec, replicas: usize) -> (Limits, Option<Hold>) {
+fn limits(workload: &Workload, replicas: usize) -> (Limits, Option<Hold>) {
+    let template = workload.template;
     let invalid = |field: &str, problem: String| Hold::Invalid { field: field.to_owned(), problem };
-    let too_large =
-        spec.template.too_large().map(|why| invalid("spec.template", format!("{why}; pods stay on the revision that they have")));
+    let too_large = template.too_large().map(|why| invalid("spec.template", format!("{why}; pods stay on the revision that they have")));
     let no_match = || invalid("spec.template.metadata.labels", "the selector does not match them, so no pod is created".to_owned());
-    let mismatch = too_large.or_else(|| (!spec.selector.matches(&spec.template.labels())).then(no_match));
-    match Limits::of(&spec.update_strategy, replicas) {
+    let mismatch = too_large.or_else(|| (!workload.selector.matches(&template.labels())).then(no_match));
+    match Limits::of(&workload.strategy, replicas) {
         Ok(limits) => (limits, mismatch),
         Err(invalid) => (Limits { partition: replicas, max_unavailable: 1, max_surge: 0 }, Some(mismatch.unwrap_or(invalid))),
     }
 }
 
-/// The name of the stable revision, as far as the status tells.
-fn remembered(status: &GameDeploymentStatus) -> &str {
-    let current = Some(&status.current_revision).filter(|name| !name.is_empty());
-    current.or_else(|| status.canary.as_ref()?.revision.as_ref()).map_or("", String::as_str)
+/// Pods that fill a place, in the order of the kind, and pods that ended and are to be replaced.
+fn places(ours: &[Arc<PodFacts>], nodes: &Nodes, now: Now, order: Order) -> (Vec<Arc<PodFacts>>, Vec<Arc<PodFacts>>) {
+    let (mut placed, mut ended) = (Vec::new(), Vec::new());
+    for pod in ours.iter().filter(|pod| !pod.deleting) {
+        let fills = if pod.has_ended() { replaceable_at(pod) > now } else { true };
+        if fills { placed.push(Arc::clone(pod)) } else { ended.push(Arc::clone(pod)) }
+    }
+    order(&mut placed, ours, nodes, now);
+    ended.sort_by(|left, right| left.name.cmp(&right.name));
+    (placed, ended)
+}
+
+fn is_updated_and_available(pod: &PodFacts, update: &str, min_ready: SignedDuration, now: Now) -> bool {
+    pod.revision() == Some(update) && !pod.deleting && !pod.is_half_changed() && pod.is_available(min_ready, now)
 }
 
 /// The revision of the template. One that is too large counts as no change.
-fn resolve(seen: &Observed, remembered: &str, collisions: i32) -> revision::Resolved {
-    let (template, owner) = (&seen.object.spec.template, seen.object.metadata.name.as_deref().unwrap_or_default());
+fn resolve(workload: &Workload, seen: &Seen) -> Resolved {
+    let (template, collisions) = (workload.template, workload.memory.collisions);
     if template.too_large().is_some() {
-        return revision::stay(remembered, template, &seen.revisions, collisions);
+        return revision::stay(workload.memory.current_revision, template, &seen.revisions, collisions);
     }
-    revision::resolve(owner, template, &seen.revisions, &seen.taken_revision_names, collisions)
+    revision::resolve(workload.name(), template, &seen.revisions, &seen.taken_revision_names, collisions)
 }
 
-fn min_ready(spec: &GameDeploymentSpec) -> SignedDuration {
-    SignedDuration::from_secs(i64::from(spec.min_ready_seconds.max(0)))
-}
-
-/// What steps are decided from. `numbers` are the wanted pods, and those that are updated and available.
+/// What canary steps are decided from. `numbers` are the wanted pods, and those that are updated and available.
 fn rollout<'a>(
-    seen: &'a Observed,
-    status: &GameDeploymentStatus,
+    workload: &'a Workload,
+    seen: &'a Seen,
     runs: &'a [Arc<HookRun>],
     (update, current): (&'a Target, &Target),
     numbers: (usize, usize),
     now: Now,
 ) -> Rollout<'a> {
-    let strategy = &seen.object.spec.update_strategy;
-    let memory = Memory {
-        revision: status.update_revision.clone(),
-        index: status.current_step_index.and_then(|index| usize::try_from(index).ok()),
-        hash: status.current_step_hash.clone(),
-        pauses: status.pause_conditions.clone(),
-        hook_run: status.canary.as_ref().and_then(|canary| canary.current_step_hook_run.clone()),
-    };
+    let strategy = &workload.strategy;
     Rollout {
         steps: strategy.canary.as_ref().map_or(&[], |canary| &canary.steps),
         replicas: numbers.0,
         updated: numbers.1,
         paused: strategy.paused,
-        paused_for: seen.object.metadata.annotations.as_ref().and_then(|all| all.get(PAUSED_FOR_ANNOTATION)).map(String::as_str),
-        version: seen.object.metadata.resource_version.as_deref().unwrap_or_default(),
+        paused_for: workload.metadata.annotations.as_ref().and_then(|all| all.get(PAUSED_FOR_ANNOTATION)).map(String::as_str),
+        version: workload.version(),
         update: &update.name,
         is_due: update.name != current.name,
-        memory,
+        memory: workload.memory.rollout.clone(),
         runs,
         taken: &seen.taken_revision_names,
         templates: &seen.hook_templates,
@@ -407,10 +399,10 @@ fn rollout<'a>(
     }
 }
 
-fn stop(spec: &GameDeploymentSpec) -> Option<Hold> {
-    let strategy = &spec.update_strategy;
-    let executor = strategy.hot_patch.as_ref().and_then(|hot_patch| hot_patch.executor);
-    let cannot = strategy.kind == UpdateType::HotPatchUpdate && executor != Some(HotPatchExecutor::Kubelet);
+/// What this version cannot do.
+fn not_supported(workload: &Workload) -> Option<Hold> {
+    let executor = workload.strategy.hot_patch.as_ref().and_then(|hot_patch| hot_patch.executor);
+    let cannot = workload.strategy.kind == UpdateType::HotPatchUpdate && executor != Some(HotPatchExecutor::Kubelet);
     cannot.then_some(Hold::NotInThisVersion(Feature::HotPatchUpdate))
 }
 

@@ -12,10 +12,10 @@ use api::tkex::{HookRun, HookRunSpec, HookStep, HookTemplate, OnFailure, PauseCo
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::budget;
-use crate::gate::run_name;
 use crate::hold::Hold;
 use crate::plan::{Action, NewHookRun, Note};
+use crate::workload::gate::run_name;
+use crate::workload::limits;
 
 /// What was remembered of a rollout.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -210,7 +210,7 @@ impl Rollout<'_> {
     fn kept(&self, index: usize) -> Result<Option<usize>, Hold> {
         let Some(partition) = self.steps.get(index).and_then(|step| step.partition.as_ref()) else { return Ok(None) };
         let field = format!("canary.steps[{index}].partition");
-        budget::kept(&field, partition, self.replicas).map(Some)
+        limits::kept(&field, partition, self.replicas).map(Some)
     }
 
     fn partition_step(&self, index: usize, canary: &mut CanaryState) -> Passed {

@@ -5,24 +5,24 @@ use std::collections::BTreeMap;
 use api::names::event;
 use api::tkex::{ContainerOrder, InPlace, UpdateType, WhenNotPossible};
 
-use super::Now;
-use super::situation::{Situation, Target};
-use crate::inplace::{self, Difference, Progress, Terms};
+use super::{Difference, Progress, Terms};
+use crate::facts::pod::{Gate, PodFacts};
 use crate::plan::{Action, Note, PodPatch};
-use crate::pod::{Gate, PodFacts};
 use crate::refusal::Wanted;
+use crate::workload::view::{Target, View};
+use crate::workload::{Now, inplace};
 
 /// Writes to pods that stay.
 #[derive(Debug, Default)]
-pub(super) struct Changes {
+pub(in crate::workload) struct Changes {
     /// Pods that may serve again, or should not serve.
-    pub(super) upkeep: Vec<Action>,
+    pub(in crate::workload) upkeep: Vec<Action>,
     /// What is due of changes that were begun before.
     due: Vec<Writes>,
     /// Changes that begin.
     begun: Vec<Writes>,
     /// What is worth telling.
-    pub(super) notes: Vec<Note>,
+    pub(in crate::workload) notes: Vec<Note>,
     /// Where templates of other revisions differ too much, by the revision of the pod and the one it should have.
     obstacles: BTreeMap<(String, String), Vec<String>>,
 }
@@ -55,7 +55,7 @@ impl Writes {
 
 /// How a pod gets to another revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Manner {
+pub(in crate::workload) enum Manner {
     /// Another pod takes its place.
     Recreate,
     /// It changes.
@@ -66,7 +66,7 @@ pub(super) enum Manner {
 
 /// What upkeep leaves to be seen to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Upkeep<'p> {
+pub(in crate::workload) enum Upkeep<'p> {
     /// Nothing.
     Done,
     /// A change to this revision is announced, and its hook has agreed.
@@ -79,7 +79,7 @@ pub(super) enum Upkeep<'p> {
 
 impl Changes {
     /// Whether there is nothing to write.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::workload) fn is_empty(&self) -> bool {
         self.upkeep.is_empty() && self.due.is_empty() && self.begun.is_empty()
     }
 
@@ -87,7 +87,7 @@ impl Changes {
     ///
     /// `proven` pods have the new revision already. The first of a rollout begin with few others: a change that the API server refuses for all of them is noticed before
     /// many are out of their services.
-    pub(super) fn into_steps(self, proven: usize) -> (Vec<Vec<Action>>, Vec<Vec<Action>>) {
+    pub(in crate::workload) fn into_steps(self, proven: usize) -> (Vec<Vec<Action>>, Vec<Vec<Action>>) {
         let mut ending = vec![self.upkeep];
         ending.extend(Writes::steps(self.due));
         let mut starting = Vec::new();
@@ -101,27 +101,27 @@ impl Changes {
     }
 
     /// How a pod gets to another revision.
-    pub(super) fn manner(&mut self, situation: &Situation, pod: &PodFacts, target: &Target) -> Manner {
-        if !situation.stays() {
+    pub(in crate::workload) fn manner(&mut self, view: &View, pod: &PodFacts, target: &Target) -> Manner {
+        if !view.stays() {
             return Manner::Recreate;
         }
-        if self.obstacles(situation, pod, target).is_empty() {
+        if self.obstacles(view, pod, target).is_empty() {
             return Manner::Stay;
         }
-        match settings(situation).when_not_possible.unwrap_or(WhenNotPossible::Hold) {
+        match settings(view).when_not_possible.unwrap_or(WhenNotPossible::Hold) {
             WhenNotPossible::Hold => Manner::Hold,
             WhenNotPossible::Recreate => Manner::Recreate,
         }
     }
 
     /// What stands in the way of changing a pod where it is.
-    pub(super) fn obstacles(&mut self, situation: &Situation, pod: &PodFacts, target: &Target) -> &[String] {
+    pub(in crate::workload) fn obstacles(&mut self, view: &View, pod: &PodFacts, target: &Target) -> &[String] {
         // Pods that do not say what they were made from are looked at one by one.
         let revision = pod.revision().unwrap_or(&pod.uid);
         self.obstacles.entry((revision.to_owned(), target.name.clone())).or_insert_with(|| {
-            match (situation.template(revision), &pod.spec, situation.template(&target.name)) {
-                (Some(template), _, Some(wanted)) => inplace::obstacles(&template, &wanted, situation.seen.lowers_memory),
-                (None, Some(spec), Some(wanted)) => inplace::unlike(spec, &wanted, situation.seen.lowers_memory),
+            match (view.template(revision), &pod.spec, view.template(&target.name)) {
+                (Some(template), _, Some(wanted)) => inplace::obstacles(&template, &wanted, view.seen.lowers_memory),
+                (None, Some(spec), Some(wanted)) => inplace::unlike(spec, &wanted, view.seen.lowers_memory),
                 (_, _, None) => vec!["the template is not known".to_owned()],
                 (None, None, _) => vec!["the template that the pod was made from is not known".to_owned()],
             }
@@ -129,10 +129,10 @@ impl Changes {
     }
 
     /// Begins to change a pod.
-    pub(super) fn start(&mut self, situation: &Situation, pod: &PodFacts, revision: &str, ask_after: bool) {
-        let difference = difference(situation, pod, revision);
-        let now = situation.now;
-        if situation.spec.update_strategy.kind == UpdateType::HotPatchUpdate {
+    pub(in crate::workload) fn start(&mut self, view: &View, pod: &PodFacts, revision: &str, ask_after: bool) {
+        let difference = difference(view, pod, revision);
+        let now = view.now;
+        if view.workload.strategy.kind == UpdateType::HotPatchUpdate {
             let restart = Some(Action::PatchPod(inplace::hot_patch(pod, revision, &difference, now)));
             self.begun.push(Writes { restart, ..Writes::default() });
             return;
@@ -143,7 +143,7 @@ impl Changes {
                 format!("pod {} has no readiness gate {}: its containers restart while it serves", pod.name, api::names::READINESS_GATE);
             self.notes.push(Note { warning: true, reason: event::WITHOUT_GATE, message });
         }
-        let settings = settings(situation);
+        let settings = settings(view);
         let grace: i64 = settings.grace_period_seconds.unwrap_or_default().into();
         let in_order = settings.policy.unwrap_or(ContainerOrder::DisOrdered) != ContainerOrder::DisOrdered;
         let is_under_way = pod.update.as_deref().is_some_and(|update| update.is_under_way(pod));
@@ -163,10 +163,10 @@ impl Changes {
     }
 
     /// What a pod needs that is not begun anew: the end of its grace, its return to its services.
-    pub(super) fn upkeep<'p>(&mut self, situation: &Situation, pod: &'p PodFacts) -> Upkeep<'p> {
-        let now = situation.now;
+    pub(in crate::workload) fn upkeep<'p>(&mut self, view: &View, pod: &'p PodFacts) -> Upkeep<'p> {
+        let now = view.now;
         let revision = pod.revision().unwrap_or_default();
-        let is_refused = || situation.refusals.hold_back(&pod.uid, Wanted::Rest(revision));
+        let is_refused = || view.refusals.hold_back(&pod.uid, Wanted::Rest(revision));
         match pod.update.as_deref().map_or(Progress::Resting, |update| update.progress(pod)) {
             // Nothing stays drained for a change that cannot come.
             Progress::Draining(_) if is_refused() => {
@@ -177,7 +177,7 @@ impl Changes {
             Progress::Exposed => return Upkeep::Exposed,
             Progress::Draining(until) => {
                 if until <= now {
-                    self.restart(situation, pod);
+                    self.restart(view, pod);
                 }
                 return Upkeep::Waits(revision);
             }
@@ -191,18 +191,18 @@ impl Changes {
     }
 
     /// Takes a pod out of its services for the rest of its change.
-    pub(super) fn drain(&mut self, pod: &PodFacts, now: Now) {
+    pub(in crate::workload) fn drain(&mut self, pod: &PodFacts, now: Now) {
         self.upkeep.push(Action::PatchPod(inplace::gate(pod, false, now)));
     }
 
-    fn restart(&mut self, situation: &Situation, pod: &PodFacts) {
-        let difference = difference(situation, pod, pod.revision().unwrap_or_default());
-        let order = settings(situation).policy.unwrap_or(ContainerOrder::DisOrdered);
+    fn restart(&mut self, view: &View, pod: &PodFacts) {
+        let difference = difference(view, pod, pod.revision().unwrap_or_default());
+        let order = settings(view).policy.unwrap_or(ContainerOrder::DisOrdered);
         let due = inplace::next_containers(pod, order, &difference.images);
         if due.is_empty() && !difference.images.is_empty() {
             return;
         }
-        let restart = Some(Action::PatchPod(inplace::restart(pod, &difference, &due, situation.now)));
+        let restart = Some(Action::PatchPod(inplace::restart(pod, &difference, &due, view.now)));
         self.due.push(Writes { drain: None, resize: resize(pod, pod.revision().unwrap_or_default(), &difference), restart });
     }
 }
@@ -219,25 +219,25 @@ fn give_up(pod: &PodFacts, now: Now) -> Option<PodPatch> {
 }
 
 /// Containers that change their image when a pod follows a revision.
-pub(super) fn changed_containers(situation: &Situation, pod: &PodFacts, revision: &str) -> Vec<String> {
-    difference(situation, pod, revision).images.into_iter().map(|(name, _)| name).collect()
+pub(in crate::workload) fn changed_containers(view: &View, pod: &PodFacts, revision: &str) -> Vec<String> {
+    difference(view, pod, revision).images.into_iter().map(|(name, _)| name).collect()
 }
 
 /// Whether following a revision only takes back what was announced and not done.
-pub(super) fn is_return(situation: &Situation, pod: &PodFacts, revision: &str) -> bool {
+pub(in crate::workload) fn is_return(view: &View, pod: &PodFacts, revision: &str) -> bool {
     let announced = pod.update.as_deref().is_some_and(|update| update.pending.is_some());
-    announced && !difference(situation, pod, revision).restarts()
+    announced && !difference(view, pod, revision).restarts()
 }
 
-fn settings(situation: &Situation) -> InPlace {
-    situation.spec.update_strategy.in_place_update_strategy.clone().unwrap_or_default()
+fn settings(view: &View) -> InPlace {
+    view.workload.strategy.in_place_update_strategy.clone().unwrap_or_default()
 }
 
 /// What has to change for a pod to follow a revision.
-fn difference(situation: &Situation, pod: &PodFacts, revision: &str) -> Difference {
-    let Some(template) = situation.template(revision) else { return Difference::default() };
-    let base = inplace::followed(pod).and_then(|revision| situation.template(revision));
-    let mut difference = inplace::difference(pod, &template, base.as_deref(), situation.templates.metadata_of_others(revision));
+fn difference(view: &View, pod: &PodFacts, revision: &str) -> Difference {
+    let Some(template) = view.template(revision) else { return Difference::default() };
+    let base = inplace::followed(pod).and_then(|revision| view.template(revision));
+    let mut difference = inplace::difference(pod, &template, base.as_deref(), view.templates.metadata_of_others(revision));
     // What was announced is what changes.
     let pending = pod.update.as_deref().and_then(|update| update.pending.as_ref());
     if let Some(pending) = pending.filter(|pending| pending.revision == revision && !pending.container_images.is_empty()) {

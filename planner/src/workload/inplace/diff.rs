@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::template::TemplateMetadata;
 use serde_json::{Map, Value, json};
 
-use crate::pod::{PodFacts, Resources};
+use crate::facts::pod::{PodFacts, Resources};
 use crate::quantity;
-use crate::revision::canonical;
+use crate::workload::revision::canonical;
 
 /// Paths that are named at most.
 const NAMED: usize = 5;
@@ -347,7 +347,7 @@ mod tests {
             ] } })
         };
         let container =
-            |name: &str, image: &str| crate::pod::Container { name: name.to_owned(), image: image.to_owned(), ..Default::default() };
+            |name: &str, image: &str| crate::facts::pod::Container { name: name.to_owned(), image: image.to_owned(), ..Default::default() };
         let mut pod: PodFacts = serde_json::from_value(json!({
             "name": "p", "namespace": "n", "uid": "u", "resource_version": 1, "labels": {}, "controller": null, "created": "2026-11-15T10:00:00Z",
             "deleting": false, "phase": "Running", "ready_since": null, "node": null, "restarts": 0, "deletion_cost": 0, "trouble": null,
@@ -364,7 +364,7 @@ mod tests {
         // Of a pod on its way only its own spec tells, and what was asked for.
         assert_eq!(difference(&pod, &new, None, std::iter::empty()).images.len(), 2);
         let asked = r#"{"revision":"game-2","askedImages":{"game":"game:2"}}"#;
-        pod.update = crate::inplace::Update::read(Some(asked), None);
+        pod.update = crate::workload::inplace::Update::read(Some(asked), None);
         let seen = difference(&pod, &new, None, std::iter::empty());
         assert_eq!(seen.images, [("side".to_owned(), "side:1".to_owned())]);
     }

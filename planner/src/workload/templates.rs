@@ -7,7 +7,7 @@ use std::sync::Arc;
 use api::template::{PodTemplate, TemplateMetadata};
 use serde_json::Value;
 
-use crate::revision::RevisionFacts;
+use crate::facts::revision::RevisionFacts;
 
 /// Templates that are kept as long as the decision takes; others are read again.
 const MOST_READ: usize = 4;

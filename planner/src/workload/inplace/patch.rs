@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::{Difference, LastStatus, Pending, State};
+use crate::facts::pod::{Container, Gate, PodFacts};
 use crate::plan::{PatchReason, PodPart, PodPatch};
-use crate::pod::{Container, Gate, PodFacts};
 
 /// Times of day as Kubernetes writes them: whole seconds.
 fn written(time: Timestamp) -> Timestamp {

@@ -7,8 +7,8 @@ use api::names::{INDEX_ANNOTATION, INDEX_ON_ANNOTATION, INDEX_RANGE_ANNOTATION};
 use api::tkex::PodIndex;
 use serde::Deserialize;
 
+use crate::facts::pod::PodFacts;
 use crate::hold::Hold;
-use crate::pod::PodFacts;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]

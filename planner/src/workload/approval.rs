@@ -10,7 +10,7 @@ use api::tkex::{HookRun, HookRunSpec};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::pod::PodFacts;
+use crate::facts::pod::PodFacts;
 
 /// What is told of an approval that does not count.
 pub const OTHER_QUESTION: &str = "it approved another question than the one on the mark of the pod, so its approval does not count";

@@ -1,7 +1,7 @@
 //! Hooks that must agree before a pod goes or changes.
 //!
 //! Whoever wants to delete or change a pod looks here first. A pod that is to go is marked before its hook is asked, so that every operator makes the same choice. An
-//! approval is a HookRun that carries the pod's uid and what it is asked for ([`crate::approval`] says which runs count). It holds as long as that is wanted: runs whose
+//! approval is a HookRun that carries the pod's uid and what it is asked for ([`crate::workload::approval`] says which runs count). It holds as long as that is wanted: runs whose
 //! question nobody repeats are deleted before anything else is said about the pod.
 
 use std::borrow::Cow;
@@ -16,14 +16,14 @@ use api::tkex::{HookArgument, HookRun, HookRunSpec, HookStep, HookTemplate, Phas
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use crate::approval;
+use crate::facts::node::Nodes;
+use crate::facts::pod::{self, PodFacts};
 use crate::hash::fnv;
 use crate::hold::Hold;
 use crate::hookrun;
-use crate::node::Nodes;
 use crate::plan::{Action, DeleteReason, NewHookRun, PatchReason, PodPart, PodPatch};
-use crate::pod::{self, PodFacts};
 use crate::refusal::Refusals;
+use crate::workload::approval;
 
 /// How long a pod is left alone after its hook said no for the first time; twice as long after each further no.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(10);

@@ -8,35 +8,14 @@ use std::sync::Arc;
 
 use api::names::{BUDGET_PREFIX, PROTECTED_LABEL, PROTECTION_FINALIZER};
 use api::selector::LabelSelector;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::facts::pdb::PdbFacts;
+use crate::facts::pod::PodFacts;
 use crate::plan::{Action, PatchReason, PodPart, PodPatch};
-use crate::pod::PodFacts;
 
 /// How many pods must be available for one to be evicted. `maxUnavailable: 0` would be reckoned from the workload's `replicas`, and let those go that are more than these.
 pub const EVERYBODY: i32 = i32::MAX;
-
-/// A PodDisruptionBudget as decisions see it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BudgetFacts {
-    /// Its name.
-    pub name: String,
-    /// Its uid.
-    pub uid: String,
-    /// The uid of its controller.
-    pub controller: Option<String>,
-    /// The pods it means. One that says nothing means every pod.
-    pub selector: LabelSelector,
-    /// Whether it lets no pod be evicted, however many there are.
-    pub is_closed: bool,
-}
-
-impl BudgetFacts {
-    fn means(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.selector.is_empty() || self.selector.matches(labels)
-    }
-}
 
 /// What protection is decided from.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +29,7 @@ pub struct Facts<'a> {
     /// Its pods.
     pub pods: &'a [Arc<PodFacts>],
     /// PodDisruptionBudgets of its namespace.
-    pub budgets: &'a [Arc<BudgetFacts>],
+    pub budgets: &'a [Arc<PdbFacts>],
 }
 
 impl<'a> Facts<'a> {
@@ -61,11 +40,11 @@ impl<'a> Facts<'a> {
     }
 
     /// Whether a budget is the workload's: by its name too, somebody may have taken its owner away.
-    fn is_own(&self, budget: &BudgetFacts) -> bool {
+    fn is_own(&self, budget: &PdbFacts) -> bool {
         budget.controller.as_deref() == Some(self.uid) || budget.name.strip_prefix(BUDGET_PREFIX) == Some(self.uid)
     }
 
-    fn own(&self) -> impl Iterator<Item = &'a Arc<BudgetFacts>> {
+    fn own(&self) -> impl Iterator<Item = &'a Arc<PdbFacts>> {
         let all = *self;
         self.budgets.iter().filter(move |budget| all.is_own(budget))
     }
@@ -75,7 +54,7 @@ impl<'a> Facts<'a> {
     pub fn put_up(&self) -> Vec<Vec<Action>> {
         let with = || self.finalizers.iter().cloned().chain([PROTECTION_FINALIZER.to_owned()]).collect();
         let finalizer = if self.holds_on() { Vec::new() } else { vec![self.finalize(with())] };
-        let is_right = |budget: &&Arc<BudgetFacts>| {
+        let is_right = |budget: &&Arc<PdbFacts>| {
             budget.is_closed && budget.selector == selector(self.uid) && budget.controller.as_deref() == Some(self.uid)
         };
         let budget = match self.own().find(|budget| !is_right(budget)) {
@@ -118,7 +97,7 @@ impl<'a> Facts<'a> {
     /// Somebody else's budget that means these pods too.
     #[must_use]
     pub fn rival(&self, labels: &BTreeMap<String, String>) -> Option<&'a str> {
-        let is_rival = |budget: &&Arc<BudgetFacts>| !self.is_own(budget) && budget.means(labels);
+        let is_rival = |budget: &&Arc<PdbFacts>| !self.is_own(budget) && budget.selects(labels);
         self.budgets.iter().find(is_rival).map(|budget| budget.name.as_str())
     }
 }
@@ -135,7 +114,7 @@ pub fn selector(uid: &str) -> LabelSelector {
     LabelSelector { match_labels: [(PROTECTED_LABEL.to_owned(), uid.to_owned())].into(), match_expressions: Vec::new() }
 }
 
-fn delete(budget: &Arc<BudgetFacts>) -> Action {
+fn delete(budget: &Arc<PdbFacts>) -> Action {
     Action::DeleteBudget { name: budget.name.clone(), uid: budget.uid.clone() }
 }
 

@@ -1,0 +1,141 @@
+//! GameDeployments: interchangeable pods with names that nobody chooses.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::tkex::{CanaryStatus, GameDeployment, GameDeploymentStatus, HookStep, PodHook, PodHookCondition};
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use crate::facts::node::Nodes;
+use crate::facts::pod::PodFacts;
+use crate::plan::NewPod;
+use crate::workload::conditions::Report;
+use crate::workload::gate::{Hook, Place};
+use crate::workload::ledger::Ledger;
+use crate::workload::view::{Group, Target, View};
+use crate::workload::{Kind, Memory, Now, Status, Workload, canary, naming, order};
+
+impl Kind for GameDeployment {
+    type Status = GameDeploymentStatus;
+
+    fn workload(&self) -> Workload<'_> {
+        let spec = &self.spec;
+        let pre_delete = spec.pre_delete_update_strategy.as_ref();
+        Workload {
+            group: "tkex.tencent.com",
+            kind: "GameDeployment",
+            metadata: &self.metadata,
+            replicas: spec.replicas,
+            selector: &spec.selector,
+            template: &spec.template,
+            min_ready: SignedDuration::from_secs(i64::from(spec.min_ready_seconds.max(0))),
+            history_limit: spec.revision_history_limit,
+            strategy: Cow::Borrowed(&spec.update_strategy),
+            hooks: [
+                pre_delete.and_then(|strategy| hook(Place::PreDelete, strategy.hook.as_ref(), strategy.retry)),
+                pod_hook(Place::PreInplace, spec.pre_inplace_update_strategy.as_ref()),
+                pod_hook(Place::PostInplace, spec.post_inplace_update_strategy.as_ref()),
+            ],
+            protect: pre_delete.is_some_and(|strategy| strategy.protect == Some(true)),
+            index: spec.pod_index.as_ref(),
+            pods_to_delete: spec.scale_strategy.as_ref().map_or(&[], |strategy| &strategy.pods_to_delete),
+            ungated: spec.disable_readiness_gate == Some(true),
+            memory: self.status.as_ref().map(memory).unwrap_or_default(),
+        }
+    }
+
+    fn status(&self) -> Option<&GameDeploymentStatus> {
+        self.status.as_ref()
+    }
+
+    fn order(pods: &mut [Arc<PodFacts>], all: &[Arc<PodFacts>], nodes: &Nodes, now: Now) {
+        order::least_missed_first(pods, all, nodes, now);
+    }
+
+    /// Old pods go first, as far as the partition lets them, then updated ones.
+    fn class(ledger: &Ledger, pod: &PodFacts) -> u8 {
+        match ledger.view.group(pod) {
+            Group::Stray => 0,
+            Group::Current if ledger.current_to_spare > 0 => 1,
+            Group::Update => 2,
+            Group::Current => 3,
+        }
+    }
+
+    fn pods(view: &View, target: &Target, count: usize, taken: &mut BTreeSet<String>) -> Vec<NewPod> {
+        let workload = &view.workload;
+        let names = naming::names(workload.name(), workload.uid(), &target.name, taken);
+        names.take(count).map(|(name, id)| view.new_pod(target, name, id)).collect()
+    }
+
+    fn report(before: GameDeploymentStatus, view: &View, report: Report) -> GameDeploymentStatus {
+        let Report { rollout, waiting: [pre_delete, pre_inplace, post_inplace], .. } = report;
+        // The state of a canary is told where there is or was one.
+        let has_canary = before.canary.is_some() || view.workload.strategy.canary.is_some();
+        let canary = CanaryStatus {
+            revision: Some(report.current_revision.clone()),
+            pause_start_time: None,
+            current_step_hook_run: rollout.hook_run,
+        };
+        GameDeploymentStatus {
+            observed_generation: report.generation,
+            replicas: report.replicas,
+            ready_replicas: report.ready,
+            available_replicas: report.available,
+            updated_replicas: report.updated,
+            updated_ready_replicas: report.updated_ready,
+            update_revision: rollout.revision,
+            current_revision: report.current_revision,
+            collision_count: Some(report.collisions),
+            label_selector: report.selector,
+            conditions: report.conditions,
+            pause_conditions: rollout.pauses,
+            current_step_index: rollout.index.and_then(|index| i32::try_from(index).ok()),
+            current_step_hash: rollout.hash,
+            canary: has_canary.then_some(canary),
+            pre_delete_hook_condition: pre_delete,
+            pre_inplace_hook_condition: pre_inplace,
+            post_inplace_hook_condition: post_inplace,
+        }
+    }
+}
+
+fn pod_hook(place: Place, strategy: Option<&PodHook>) -> Option<Hook<'_>> {
+    strategy.and_then(|strategy| hook(place, strategy.hook.as_ref(), strategy.retry))
+}
+
+fn hook(place: Place, step: Option<&HookStep>, retry: Option<bool>) -> Option<Hook<'_>> {
+    step.map(|step| Hook { place, step, retry: retry == Some(true) })
+}
+
+impl Status for GameDeploymentStatus {
+    fn conditions(&self) -> &[Condition] {
+        &self.conditions
+    }
+
+    fn conditions_mut(&mut self) -> (&mut Vec<Condition>, &mut Option<i64>) {
+        (&mut self.conditions, &mut self.observed_generation)
+    }
+
+    fn waiting(&self) -> [&[PodHookCondition]; 3] {
+        [&self.pre_delete_hook_condition, &self.pre_inplace_hook_condition, &self.post_inplace_hook_condition]
+    }
+}
+
+/// What the status remembers for the next decision. The original operator kept the stable revision with the canary.
+fn memory(status: &GameDeploymentStatus) -> Memory<'_> {
+    let current = Some(&status.current_revision).filter(|name| !name.is_empty());
+    Memory {
+        current_revision: current.or_else(|| status.canary.as_ref()?.revision.as_ref()).map_or("", String::as_str),
+        collisions: status.collision_count.unwrap_or_default(),
+        rollout: canary::Memory {
+            revision: status.update_revision.clone(),
+            index: status.current_step_index.and_then(|index| usize::try_from(index).ok()),
+            hash: status.current_step_hash.clone(),
+            pauses: status.pause_conditions.clone(),
+            hook_run: status.canary.as_ref().and_then(|canary| canary.current_step_hook_run.clone()),
+        },
+    }
+}

@@ -1,0 +1,173 @@
+//! What may be spent: how many pods may go or change now, what was spent on which, and which hooks were asked. Nothing else spends.
+
+use std::sync::Arc;
+
+use super::gate::Gates;
+use super::inplace::changes::Changes;
+use super::view::{Group, Target, View};
+use crate::facts::pod::PodFacts;
+use crate::plan::{Action, DeleteReason};
+use crate::refusal::{Held, Wanted};
+
+/// The most pods that one plan deletes, and the most that it creates: the next plan is made from fresh facts, so that a pause or a rollback takes effect soon.
+pub(super) const MAX_MOVES: usize = 500;
+
+/// Pods that remain, and how many of them are available.
+#[derive(Debug)]
+pub struct Ledger<'s, 'a> {
+    /// What is seen.
+    pub view: &'s View<'a>,
+    pub(super) pods: Vec<Arc<PodFacts>>,
+    pub(super) available: usize,
+    /// How many pods of the stable revision may go, besides those that the user wants deleted.
+    pub current_to_spare: usize,
+    /// How many these were before anybody was chosen, and how many of them go or change in this plan.
+    pub(super) current_at_first: usize,
+    pub(super) current_gone: usize,
+    /// How many pods of the stable revision are missing.
+    pub(super) current_missing: usize,
+    pub(super) deletions: Vec<Action>,
+    pub(super) changes: Changes,
+    /// Pods that have begun to change. They stay, and count as updated.
+    pub(super) changed: Vec<Arc<PodFacts>>,
+    /// Of these, those that go to the stable revision.
+    pub(super) changed_to_current: usize,
+    /// Pods that cannot be changed, and what is in the way.
+    pub(super) impossible: usize,
+    pub(super) obstacles: Vec<String>,
+    /// Pods that are not made because every number is in use.
+    pub(super) unnumbered: usize,
+    /// Pods that do not get what is wanted of them because the API server refuses it.
+    pub(super) held: Vec<Held<'s>>,
+    /// Revisions of which pods are missing.
+    pub(super) missing: Vec<&'s str>,
+    pub(super) gates: Gates<'s>,
+    /// Pods that should go or change and wait for their hook, or for their turn after it agreed.
+    pub(super) asked: Vec<Arc<PodFacts>>,
+    /// Of these, those whose hook agreed and that wait for their turn.
+    pub(super) agreed: usize,
+    /// Of these, those that are more than are wanted.
+    pub(super) asked_to_leave: usize,
+    /// Of these, those that are available and may not be any more at any moment.
+    pub(super) promised: usize,
+}
+
+impl<'s, 'a> Ledger<'s, 'a> {
+    pub(super) fn of(view: &'s View<'a>) -> Self {
+        let pods = view.placed.clone();
+        let available = pods.iter().filter(|pod| view.is_available(pod)).count();
+        let stays = |pod: &&Arc<PodFacts>| view.group(pod) == Group::Current && !view.is_named_for_deletion(pod);
+        let current = pods.iter().filter(stays).count();
+        let current_to_spare = current.saturating_sub(view.limits.partition);
+        let current_missing = view.limits.partition.saturating_sub(current);
+        Self {
+            view,
+            pods,
+            available,
+            current_to_spare,
+            current_at_first: current_to_spare,
+            current_gone: 0,
+            current_missing,
+            deletions: Vec::new(),
+            changes: Changes::default(),
+            changed: Vec::new(),
+            changed_to_current: 0,
+            impossible: 0,
+            obstacles: Vec::new(),
+            unnumbered: 0,
+            held: Vec::new(),
+            missing: Vec::new(),
+            gates: view.gates(),
+            asked: Vec::new(),
+            agreed: 0,
+            asked_to_leave: 0,
+            promised: 0,
+        }
+    }
+
+    /// Pods that remain.
+    pub(super) fn count(&self) -> usize {
+        self.pods.len() + self.changed.len() + self.asked.len()
+    }
+
+    /// How many pods must stay available. Surge pods come first: what they make up for need not be missing.
+    pub(super) fn floor(&self) -> usize {
+        let limits = &self.view.limits;
+        self.view.replicas.saturating_sub(limits.max_unavailable.saturating_sub(limits.max_surge))
+    }
+
+    /// How many pods still have to be replaced.
+    pub(super) fn to_replace(&self) -> usize {
+        let view = self.view;
+        let is_due = |pod: &&Arc<PodFacts>| view.is_named_for_deletion(pod) || view.rolls() && view.group(pod) == Group::Stray;
+        let due = self.pods.iter().filter(is_due).count();
+        due + self.asked.len() - self.asked_to_leave + if view.rolls() { self.current_to_spare } else { 0 }
+    }
+
+    pub(super) fn take(&mut self, index: usize) -> Arc<PodFacts> {
+        let pod = self.pods.remove(index);
+        self.gone(&pod);
+        pod
+    }
+
+    /// Counts a pod that goes or changes.
+    pub(super) fn gone(&mut self, pod: &PodFacts) {
+        self.available -= usize::from(self.view.is_available(pod));
+        self.current_gone += usize::from(self.spare(pod));
+    }
+
+    /// Counts a pod of the stable revision that goes. Says whether it is one. If none was to spare, it leaves a gap in the partition.
+    pub(super) fn spare(&mut self, pod: &PodFacts) -> bool {
+        let is_one = self.view.group(pod) == Group::Current && !self.view.is_named_for_deletion(pod);
+        if is_one && self.current_to_spare == 0 {
+            self.current_missing += 1;
+        } else if is_one {
+            self.current_to_spare -= 1;
+        }
+        is_one
+    }
+
+    /// A pod waits for its hook, or for its turn after it agreed.
+    pub(super) fn set_aside(&mut self, pod: Arc<PodFacts>) {
+        self.promised += usize::from(self.view.is_available(&pod));
+        self.spare(&pod);
+        self.asked.push(pod);
+    }
+
+    pub(super) fn remove(&mut self, index: usize, why: DeleteReason) {
+        let pod = self.pods.remove(index);
+        self.delete(&pod, why);
+    }
+
+    pub(super) fn delete(&mut self, pod: &PodFacts, why: DeleteReason) {
+        self.gone(pod);
+        self.gates.leave(pod);
+        self.deletions.push(self.gates.delete(pod, why));
+    }
+
+    /// Whether a write that is needed for what is wanted of a pod is refused.
+    pub(super) fn is_held(&self, pod: &PodFacts, wanted: Wanted) -> bool {
+        self.view.refusals.hold_back(&pod.uid, wanted)
+    }
+
+    /// Where a pod goes that stays: a stray one fills a gap in the partition.
+    pub(super) fn target(&self, pod: &PodFacts) -> &'s Target {
+        let fills_gap = self.current_missing > 0 && self.view.group(pod) == Group::Stray;
+        if fills_gap { &self.view.current } else { &self.view.update }
+    }
+
+    pub(super) fn change(&mut self, index: usize, target: &Target) {
+        let pod = self.take(index);
+        if target.name != self.view.update.name {
+            self.current_missing = self.current_missing.saturating_sub(1);
+            self.changed_to_current += 1;
+        }
+        self.changes.start(self.view, &pod, &target.name, self.gates.asks_after());
+        self.changed.push(pod);
+    }
+
+    /// Whether another pod may be asked: it may go at any moment once it agrees.
+    pub(super) fn may_ask(&self, is_free: bool) -> bool {
+        is_free || self.available.saturating_sub(self.promised) > self.floor()
+    }
+}
