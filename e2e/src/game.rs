@@ -1,20 +1,21 @@
 //! A GameDeployment under test.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+use crate::pod;
 use crate::scene::{Scene, merge};
 use crate::service::Services;
-use crate::wait::{pod_is_ready, until};
+use crate::wait::until;
 
 /// A manifest with one container `game` on image `game:1`, changed by `spec` (a merge patch).
 #[must_use]
@@ -34,6 +35,37 @@ pub fn manifest(name: &str, spec: &Value) -> Value {
     merge(&mut whole, &json!({ "spec": spec }));
     whole
 }
+
+/// A spec for in-place updates of two pods at a time, with this grace in seconds.
+#[must_use]
+pub fn in_place(replicas: i32, grace: i32) -> Value {
+    json!({
+        "replicas": replicas,
+        "updateStrategy": { "type": "InplaceUpdate", "maxUnavailable": 2, "inPlaceUpdateStrategy": { "gracePeriodSeconds": grace } },
+    })
+}
+
+/// What [`Game::images`] is compared with.
+#[must_use]
+pub fn counts(pairs: &[(&str, usize)]) -> BTreeMap<String, usize> {
+    pairs.iter().map(|(image, count)| ((*image).to_owned(), *count)).collect()
+}
+
+/// The words of the last line of `kubectl get gamedeployment`, without the age.
+pub fn row(scene: &Scene) -> Result<Vec<String>> {
+    let table = scene.kubectl(&["get", "gamedeployment"])?;
+    let line = table.lines().last().context("an empty table")?;
+    Ok(line.split_whitespace().take(6).map(str::to_owned).collect())
+}
+
+/// Whether the message of a condition contains these words.
+#[must_use]
+pub fn says(status: &Value, kind: &str, words: &str) -> bool {
+    find(status, kind).and_then(|one| one["message"].as_str()).is_some_and(|message| message.contains(words))
+}
+
+/// The label of protected pods.
+pub const PROTECTED_BY: &str = "gameplane.dev/protected-by";
 
 /// One GameDeployment in a test's namespace.
 #[derive(Debug, Clone)]
@@ -58,14 +90,7 @@ impl Game {
     /// The objects of its kind.
     #[must_use]
     pub fn api(&self) -> Api<DynamicObject> {
-        let resource = ApiResource {
-            group: "tkex.tencent.com".to_owned(),
-            version: "v1alpha1".to_owned(),
-            api_version: "tkex.tencent.com/v1alpha1".to_owned(),
-            kind: "GameDeployment".to_owned(),
-            plural: "gamedeployments".to_owned(),
-        };
-        Api::namespaced_with(self.scene.client(), self.scene.namespace(), &resource)
+        self.scene.custom("GameDeployment")
     }
 
     /// Changes it with a merge patch.
@@ -97,6 +122,31 @@ impl Game {
         Ok(find(&seen, kind).and_then(|one| one["message"].as_str()).unwrap_or_default().to_owned())
     }
 
+    /// Waits until this many pods are drained for their update.
+    pub async fn until_drained(&self, count: i64) -> Result<()> {
+        let drained = |status: &Value| {
+            status["readyReplicas"].as_i64() == status["replicas"].as_i64().map(|all| all - count) && status["updatedReplicas"] == count
+        };
+        self.until(&format!("{count} drained"), drained).await.map(drop)
+    }
+
+    /// Waits until as many pods as this wait for the hook of this field of the status; their names.
+    pub async fn until_waiting(&self, field: &str, count: usize) -> Result<BTreeSet<String>> {
+        let waiting = |status: &Value| status[field].as_array().map_or(0, Vec::len);
+        let status = self.until(&format!("{count} in {field}"), |status| waiting(status) == count).await?;
+        let all = status[field].as_array().into_iter().flatten();
+        Ok(all.filter_map(|one| one["podName"].as_str().map(str::to_owned)).collect())
+    }
+
+    /// Waits until every pod is protected and nothing is left to do; its pods.
+    pub async fn until_protected(&self) -> Result<Vec<Pod>> {
+        self.until_rest("Complete").await?;
+        self.until_condition("Protected", "True", "HookDecides").await?;
+        let pods = self.pods().await?;
+        ensure!(!pods.is_empty() && pods.iter().all(|pod| pod.labels().contains_key(PROTECTED_BY)), "a pod is not protected");
+        Ok(pods)
+    }
+
     /// Its pods that are not being deleted.
     pub async fn pods(&self) -> Result<Vec<Pod>> {
         let all = self.scene.pods().list(&ListParams::default().labels(&format!("app={}", self.name))).await?;
@@ -107,7 +157,7 @@ impl Game {
     pub async fn images(&self) -> Result<BTreeMap<String, usize>> {
         let mut images = BTreeMap::new();
         for pod in self.pods().await? {
-            *images.entry(image_of(&pod)).or_insert(0) += 1;
+            *images.entry(pod::image(&pod)).or_insert(0) += 1;
         }
         Ok(images)
     }
@@ -119,12 +169,6 @@ impl Game {
         ensure!(seen == (replicas, ready, updated), "replicas, ready and updated are {seen:?}, not {:?}", (replicas, ready, updated));
         Ok(())
     }
-}
-
-/// The image of a pod's first container.
-fn image_of(pod: &Pod) -> String {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    containers.filter_map(|container| container.image.clone()).next().unwrap_or_default()
 }
 
 fn is_current(object: &DynamicObject) -> bool {
@@ -157,7 +201,7 @@ pub struct PodCount {
 pub async fn watch_pods(pods: &Api<Pod>, label: &str) -> Result<impl FnOnce() -> PodCount + use<>> {
     let mut known: BTreeMap<String, (bool, bool)> = BTreeMap::new();
     let list = pods.list(&ListParams::default().labels(label)).await?;
-    let state = |pod: &Pod| (pod.metadata.deletion_timestamp.is_none(), pod_is_ready(pod));
+    let state = |pod: &Pod| (pod.metadata.deletion_timestamp.is_none(), pod::is_ready(pod));
     known.extend(list.items.iter().map(|pod| (pod.name_any(), state(pod))));
     let count = |known: &BTreeMap<String, (bool, bool)>| {
         (known.values().filter(|(present, _)| *present).count(), known.values().filter(|(_, ready)| *ready).count())

@@ -7,9 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use kube::Api;
-use kube::api::{ApiResource, DynamicObject};
-use localkube::Cluster;
+use kube::api::DynamicObject;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -63,8 +61,8 @@ impl Sessions {
         self.known().ended.insert(server.to_owned());
     }
 
-    /// Somebody plays again.
-    pub fn begin(&self, server: &str) {
+    /// A server has a session again.
+    pub fn start(&self, server: &str) {
         self.known().ended.remove(server);
     }
 
@@ -270,19 +268,6 @@ fn reply(question: &[u8], address: Option<Ipv4Addr>, is_v4: bool) -> Option<Vec<
     Some(message)
 }
 
-/// HookRuns or HookTemplates.
-#[must_use]
-pub fn api(scene: &Scene, kind: &str) -> Api<DynamicObject> {
-    let resource = ApiResource {
-        group: "tkex.tencent.com".to_owned(),
-        version: "v1alpha1".to_owned(),
-        api_version: "tkex.tencent.com/v1alpha1".to_owned(),
-        kind: kind.to_owned(),
-        plural: format!("{}s", kind.to_lowercase()),
-    };
-    Api::namespaced_with(scene.client(), scene.namespace(), &resource)
-}
-
 /// A HookRun of one metric.
 #[must_use]
 pub fn hook_run(name: &str, metric: &Value) -> Value {
@@ -296,31 +281,61 @@ pub fn hook_run(name: &str, metric: &Value) -> Value {
 /// The status of a HookRun when it has a verdict.
 pub async fn verdict(scene: &Scene, name: &str) -> Result<Value> {
     let complete = |run: &DynamicObject| run.data["status"]["conditions"][0]["status"] == "True";
-    let run = until(&api(scene, "HookRun"), name, "a verdict", |run| run.is_some_and(complete)).await?;
+    let run = until(&scene.custom("HookRun"), name, "a verdict", |run| run.is_some_and(complete)).await?;
     Ok(run.context("the HookRun vanished")?.data["status"].clone())
 }
 
-/// What the operator's `/metrics` says.
-pub async fn operator_metrics(scene: &Scene) -> Result<String> {
-    ask_operator(scene.cluster(), "/metrics").await
+/// The metric of the walk-through.
+#[must_use]
+pub fn webtest(url: &str, condition: &str, interval: &str) -> Value {
+    json!({
+        "name": "webtest", "count": 2, "interval": interval, "successCondition": condition,
+        "provider": { "web": { "jsonPath": "{$.age}", "url": url } },
+    })
 }
 
-/// What the operator's `/healthz` says.
-pub async fn healthz(cluster: &Cluster) -> Result<String> {
-    ask_operator(cluster, "/healthz").await
+/// A metric that is measured once and waits two seconds for the answer.
+#[must_use]
+pub fn impatient(web: Value) -> Value {
+    let mut web = web;
+    web["timeoutSeconds"] = json!(2);
+    json!({ "name": "webtest", "consecutiveErrorLimit": 0, "provider": { "web": web } })
 }
 
-/// What the operator's `/readyz` says.
-pub async fn readyz(cluster: &Cluster) -> Result<String> {
-    ask_operator(cluster, "/readyz").await
+/// A HookTemplate `drained` that approves when a pod has no session any more; if patient it measures every second until then, otherwise it denies at once.
+#[must_use]
+pub fn sessions_template(server: &HookServer, patient: bool) -> Value {
+    let mut metric = json!({
+        "name": "sessions", "successCondition": "asInt(result) == 0", "successfulLimit": 1,
+        "provider": { "web": { "url": format!("{}/{{{{ args.PodName }}}}", server.url()), "jsonPath": "{$.sessions}" } },
+    });
+    if patient {
+        metric["interval"] = json!("1s");
+        metric["failureLimit"] = json!(1_000_000);
+    }
+    json!({
+        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate", "metadata": { "name": "drained" },
+        "spec": { "args": [{ "name": "PodName" }], "metrics": [metric] },
+    })
 }
 
-async fn ask_operator(cluster: &Cluster, path: &str) -> Result<String> {
-    let log = std::fs::read_to_string(cluster.folder().join("logs/operator-1.log"))?;
-    let address = log.lines().filter(|line| line.contains("serving /healthz")).find_map(|line| line.split("address=").nth(1));
-    let mut stream = TcpStream::connect(address.context("the operator does not say where it serves")?.trim()).await?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    Ok(answer)
+/// Starts a server of sessions and applies the HookTemplate that asks it.
+pub async fn serve_sessions(scene: &Scene, patient: bool) -> Result<(HookServer, Sessions)> {
+    let sessions = Sessions::default();
+    let server = HookServer::start(Manner::Counts(sessions.clone())).await?;
+    scene.apply(&sessions_template(&server, patient))?;
+    Ok((server, sessions))
+}
+
+/// A strategy that asks that HookTemplate.
+#[must_use]
+pub fn sessions_hook() -> Value {
+    json!({ "hook": { "templateName": "drained" } })
+}
+
+/// Lets the operator act as the ServiceAccount `default` of the namespace.
+pub async fn lend(scene: &Scene) -> Result<()> {
+    scene.kubectl(&["create", "role", "speak", "--verb=impersonate", "--resource=serviceaccounts", "--resource-name=default"])?;
+    scene.kubectl(&["create", "rolebinding", "speak", "--role=speak", "--serviceaccount=bcs-system:gameplane"])?;
+    scene.until_allowed(&["impersonate", "serviceaccounts/default", "--as=system:serviceaccount:bcs-system:gameplane"]).await
 }

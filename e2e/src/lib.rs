@@ -5,20 +5,28 @@
 
 #![expect(clippy::indexing_slicing, reason = "what is indexed here is JSON, which answers null")]
 
+mod audit;
+pub mod command;
 mod game;
+pub mod game_server;
 pub mod hook;
 mod metrics;
+pub mod operator;
+pub mod pod;
+pub mod policy;
 mod proxy;
 mod scene;
 mod service;
 mod suite;
 mod wait;
+pub mod walkthrough;
 pub mod webhook;
 
-pub use game::{Game, PodCount, manifest, watch_pods};
-pub use metrics::Metrics;
+pub use audit::{audit, audited};
+pub use game::{Game, PROTECTED_BY, PodCount, counts, in_place, manifest, row, says, watch_pods};
+pub use metrics::{Metrics, autoscaler};
 pub use proxy::Proxy;
-pub use scene::{Scene, merge, run};
+pub use scene::{Scene, merge, root, run};
 pub use service::{Outage, Services};
 pub use suite::{Place, Suite, node_silence};
-pub use wait::{eventually, eventually_says, pod_is_ready, until, until_answer, until_gone, until_pod_ready, until_some_pod};
+pub use wait::{eventually, eventually_says, until, until_answer, until_gone, until_pod_ready, until_some_pod};

@@ -123,3 +123,17 @@ async fn value(State(players): State<Arc<AtomicI64>>) -> Json<Value> {
         json!({ "metricName": "players", "metricLabels": {}, "timestamp": now, "value": players.load(Ordering::SeqCst).to_string() });
     Json(json!({ "kind": "ExternalMetricValueList", "apiVersion": "external.metrics.k8s.io/v1beta1", "metadata": {}, "items": [item] }))
 }
+
+/// An autoscaler that wants a pod for every ten players.
+#[must_use]
+pub fn autoscaler(name: &str) -> Value {
+    let metric = json!({ "type": "External", "external": { "metric": { "name": "players" }, "target": { "type": "AverageValue", "averageValue": "10" } } });
+    json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": { "name": name },
+        "spec": {
+            "scaleTargetRef": { "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": name },
+            "minReplicas": 1, "maxReplicas": 20, "metrics": [metric],
+            "behavior": { "scaleDown": { "stabilizationWindowSeconds": 0 } },
+        },
+    })
+}

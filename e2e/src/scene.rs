@@ -1,18 +1,18 @@
 //! What one test works with: a cluster and a namespace of its own.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use localkube::Cluster;
 use serde_json::{Value, json};
 
-use crate::wait::until;
+use crate::wait::{eventually, until};
 
 /// The surroundings of one test.
 #[derive(Debug)]
@@ -68,6 +68,19 @@ impl Scene {
         Api::namespaced(self.client(), &self.namespace)
     }
 
+    /// Objects of one of our kinds in the test's namespace.
+    #[must_use]
+    pub fn custom(&self, kind: &str) -> Api<DynamicObject> {
+        let resource = ApiResource {
+            group: "tkex.tencent.com".to_owned(),
+            version: "v1alpha1".to_owned(),
+            api_version: "tkex.tencent.com/v1alpha1".to_owned(),
+            kind: kind.to_owned(),
+            plural: format!("{}s", kind.to_lowercase()),
+        };
+        Api::namespaced_with(self.client(), &self.namespace, &resource)
+    }
+
     /// Pods of the test.
     #[must_use]
     pub fn pods(&self) -> Api<Pod> {
@@ -92,6 +105,25 @@ impl Scene {
         run(self.kubectl_command().args(["apply", "-f", "-"]), &object.to_string()).map(drop)
     }
 
+    /// Applies a file of this repository, `examples/tkex/drain.yaml` for one.
+    pub fn apply_file(&self, path: &str) -> Result<()> {
+        run(self.kubectl_command().args(["apply", "-f"]).arg(root().join(path)), "").map(drop)
+    }
+
+    /// What kubectl says when it is refused; an error if it is not.
+    pub fn refusal(&self, words: &[&str]) -> Result<String> {
+        match self.kubectl(words) {
+            Ok(said) => bail!("kubectl {} was not refused: {said}", words.join(" ")),
+            Err(error) => Ok(format!("{error:#}")),
+        }
+    }
+
+    /// Waits until `kubectl auth can-i` says yes: new Roles count after a moment.
+    pub async fn until_allowed(&self, words: &[&str]) -> Result<()> {
+        let question = [&["auth", "can-i"][..], words].concat();
+        eventually("the Role does not count", || self.kubectl(&question).is_ok_and(|answer| answer.trim() == "yes")).await
+    }
+
     /// A pod with one container `game` on the given image, changed by `with` (a merge patch).
     pub fn pod(&self, name: &str, image: &str, with: &Value) -> Result<()> {
         let mut pod = json!({
@@ -102,6 +134,17 @@ impl Scene {
         });
         merge(&mut pod, with);
         self.apply(&pod)
+    }
+
+    /// Changes a pod with a strategic merge patch.
+    pub async fn patch_pod(&self, name: &str, change: Value) -> Result<()> {
+        self.pods().patch(name, &PatchParams::default(), &Patch::Strategic(change)).await?;
+        Ok(())
+    }
+
+    /// Sets the image of one of a pod's containers.
+    pub async fn set_image(&self, pod: &str, container: &str, image: &str) -> Result<()> {
+        self.patch_pod(pod, json!({ "spec": { "containers": [{ "name": container, "image": image }] } })).await
     }
 
     /// Writes what a person needs to understand a failure into `folder`.
@@ -143,6 +186,12 @@ fn processes(cluster: &Cluster) -> Result<String> {
     }
     lines.sort();
     Ok(lines.join("\n"))
+}
+
+/// The folder of this repository.
+#[must_use]
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// JSON merge patch (RFC 7386).

@@ -44,7 +44,7 @@ impl Services {
 
 impl Service {
     fn saw(&mut self, pod: &Pod, now: Instant) {
-        let image = pod.spec.iter().flat_map(|spec| &spec.containers).find_map(|container| container.image.clone()).unwrap_or_default();
+        let image = crate::pod::image(pod);
         if self.down.is_some() && self.image != image {
             self.patched = Some(now);
         }
@@ -54,9 +54,7 @@ impl Service {
         if self.patched.is_some() && status.and_then(|status| status.container_statuses.as_ref()).is_some_and(|all| all.iter().all(runs)) {
             self.back.get_or_insert(now);
         }
-        let conditions = status.and_then(|status| status.conditions.as_ref());
-        let gate = conditions.and_then(|all| all.iter().find(|one| one.type_ == "InPlaceUpdateReady")).map(|gate| gate.status.as_str());
-        match (gate, self.down) {
+        match (crate::pod::gate(pod).map(|gate| gate.status.as_str()), self.down) {
             (Some("False"), None) => self.down = Some(now),
             (Some("True"), Some(down)) => {
                 let restart = self.back.zip(self.patched).map(|(back, patched)| back - patched).unwrap_or_default();

@@ -135,8 +135,8 @@ impl Suite {
                 // Its policies would bind another operator, too.
                 let files = ["06-hook-approvals.yaml", "05-pod-protection.yaml", "03-rbac.yaml", "02-namespace.yaml", "01-resources.yaml"];
                 for file in files {
-                    let path = format!("{}/../deploy/{file}", env!("CARGO_MANIFEST_DIR"));
-                    crate::scene::run(cluster.kubectl().args(["delete", "--wait", "-f", &path]), "")?;
+                    let path = crate::scene::root().join("deploy").join(file);
+                    crate::scene::run(cluster.kubectl().args(["delete", "--wait", "-f"]).arg(path), "")?;
                 }
             }
             None => {}

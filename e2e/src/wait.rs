@@ -11,6 +11,7 @@ use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::pod::is_ready;
 use crate::suite::node_silence;
 
 /// Far above what a slow machine needs, and longer than any silence in the tests: only a broken run waits this long.
@@ -55,7 +56,7 @@ where
 
 /// Waits until a pod is Ready and returns it.
 pub async fn until_pod_ready(pods: &Api<Pod>, name: &str) -> Result<Pod> {
-    let pod = until(pods, name, "Ready", |pod| pod.is_some_and(pod_is_ready)).await?;
+    let pod = until(pods, name, "Ready", |pod| pod.is_some_and(is_ready)).await?;
     pod.ok_or_else(|| anyhow::anyhow!("{name} vanished"))
 }
 
@@ -73,14 +74,6 @@ pub async fn until_some_pod(pods: &Api<Pod>, what: &str, mut holds: impl FnMut(&
         }
     };
     tokio::time::timeout(limit(), watching).await.map_err(|_| anyhow::anyhow!("no pod was seen within {} s: {what}", limit().as_secs()))
-}
-
-/// Whether the pod's Ready condition is True and it is not being deleted.
-#[must_use]
-pub fn pod_is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let ready = conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"));
-    ready && pod.metadata.deletion_timestamp.is_none()
 }
 
 /// Looks until something holds of which nothing tells: processes, files, logs, what a server says.

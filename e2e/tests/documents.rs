@@ -24,7 +24,7 @@ async fn every_behaviour_names_its_test(names: Vec<String>) -> Result<()> {
         }
     }
     for name in &names {
-        let area = name.split("::").next().unwrap_or_default();
+        let area = name.rsplit_once("::").map_or("", |(area, _)| area);
         let covered = text.contains(&format!("`{name}`")) || text.contains(&format!("`{area}::*`"));
         ensure!(covered, "{name} proves nothing that docs/behaviours.md promises");
     }
