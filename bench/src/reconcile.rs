@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
-use operator::controller::{Known, Pass, Workload};
-use operator::kinds::gamedeployment::{Entry, GameDeployments};
-use operator::kinds::node::Deleted;
+use operator::allowance::Allowance;
+use operator::caches::Caches;
+use operator::controller::{Known, Pass, Reconcile};
+use operator::kinds::gamedeployment::GameDeployments;
 use operator::store::{Cached, Key, Store};
 use serde_json::json;
 
@@ -45,18 +46,16 @@ struct PassCost {
 }
 
 fn world() -> GameDeployments {
-    let (deleted, _) = Deleted::new();
-    let world =
-        GameDeployments::new(Arc::default(), Arc::new(deleted), jiff::SignedDuration::from_mins(5), &Arc::default(), Arc::default());
+    let (caches, _) = Caches::new(Arc::new(Allowance::default()), jiff::SignedDuration::from_mins(5), Arc::default());
     // Empty, but listed.
-    world.hook_runs.set_listed();
-    world.hook_templates.set_listed();
-    world.nodes.set_listed();
-    world.budgets.set_listed();
-    world
+    caches.hook_runs.set_listed();
+    caches.hook_templates.set_listed();
+    caches.nodes.store.set_listed();
+    caches.budgets.set_listed();
+    GameDeployments::new(Arc::new(caches))
 }
 
-fn pass(world: &GameDeployments, key: &Key) -> Result<Pass<<GameDeployments as Workload>::Status>> {
+fn pass(world: &GameDeployments, key: &Key) -> Result<Pass<<GameDeployments as Reconcile>::Status>> {
     world.pass(key, &Known::default(), Timestamp::now()).context("no object")
 }
 
@@ -77,7 +76,7 @@ fn measure_waiting() -> Result<PassCost> {
     let world = world();
     let metric = json!({ "name": "ask", "provider": { "web": { "url": "http://192.0.2.1", "jsonPath": "{.free}" } } });
     let template = json!({ "metadata": { "name": "ask", "namespace": "bench", "uid": "ask", "resourceVersion": "1" }, "spec": { "metrics": [metric] } });
-    put(&world.hook_templates, &template)?;
+    put(&world.caches.hook_templates, &template)?;
     let key = add_game(&world, "bench", 0)?;
     let revision = pass(&world, &key)?.plan.status.update_revision;
     add_pods(&world, "bench", WAITING, &revision, &json!({ "io.tencent.bcs.dev/game-pod-deleting": "true" }))?;
@@ -100,10 +99,10 @@ fn measure_waiting() -> Result<PassCost> {
                 "name": new["name"], "namespace": "bench", "uid": new["name"], "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z",
                 "labels": new["labels"], "ownerReferences": [owner],
             });
-            put(&world.hook_runs, &json!({ "metadata": metadata, "spec": new["spec"] }))?;
+            put(&world.caches.hook_runs, &json!({ "metadata": metadata, "spec": new["spec"] }))?;
         }
     }
-    ensure!(world.hook_runs.len() == WAITING, "{} hooks are asked", world.hook_runs.len());
+    ensure!(world.caches.hook_runs.len() == WAITING, "{} hooks are asked", world.caches.hook_runs.len());
     measure_passes(&world, &key, WAITING)
 }
 
@@ -139,10 +138,8 @@ fn add_game(world: &GameDeployments, name: &str, replicas: usize) -> Result<Key>
             "preDeleteUpdateStrategy": { "hook": { "templateName": "ask" } },
         },
     });
-    let entry = Entry::decode(&object.to_string())?;
-    let key = entry.key();
-    world.objects.put(&key, Some(entry));
-    Ok(key)
+    put(&world.objects, &object)?;
+    Ok(Key { namespace: "bench".to_owned(), name: name.to_owned() })
 }
 
 fn add_pods(world: &GameDeployments, owner: &str, count: usize, revision: &str, annotations: &serde_json::Value) -> Result<()> {
@@ -158,7 +155,7 @@ fn add_pods(world: &GameDeployments, owner: &str, count: usize, revision: &str, 
             "spec": { "nodeName": format!("node-{}", number % 10) },
             "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:09Z" }] },
         });
-        put(&world.pods, &object)?;
+        put(&world.caches.pods, &object)?;
     }
     Ok(())
 }

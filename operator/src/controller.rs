@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use planner::plan::{NewMeasurement, Plan, Summary};
+use planner::plan::{Plan, Summary};
 use planner::refusal::Refusals;
 use planner::request::Resource;
 use planner::workload::gate::Place;
@@ -18,14 +18,15 @@ use crate::client::CallError;
 use crate::events::Note;
 use crate::execute::{ExecutionContext, Executor, Failure, Report, Taken};
 use crate::fair::Places;
+use crate::hooks::Measurer;
 use crate::metrics::Metrics;
 use crate::queue::{Outcome, Queue};
 use crate::record::{Recorded, Recorder};
 use crate::settle::{Cache, Expected, Settle, Settled, Writes};
 use crate::store::Key;
 
-/// A kind that has pods.
-pub trait Workload: Send + Sync + 'static {
+/// A kind that is reconciled.
+pub trait Reconcile: Send + Sync + 'static {
     /// Its status.
     type Status: Serialize + Clone + Send + Sync;
     /// Its kind.
@@ -44,8 +45,6 @@ pub trait Workload: Send + Sync + 'static {
     fn with_trouble(status: Self::Status, before: Option<&Self::Status>, failure: &Failure, now: Timestamp) -> Self::Status;
     /// The cache that sees writes of a resource; none for resources that objects of the kind do not write.
     fn cache(&self, resource: Resource) -> Option<&dyn Cache>;
-    /// Starts a measurement. Only HookRuns have any.
-    fn measure(&self, _: &Key, _: &NewMeasurement) {}
 }
 
 /// One pass over one object: what was observed and decided.
@@ -63,6 +62,8 @@ pub struct Pass<S> {
     pub plan: Plan<S>,
     /// How many pods it has.
     pub pods: usize,
+    /// Starts the measurements of the plan. Only HookRuns have any.
+    pub measurer: Option<Measurer>,
 }
 
 /// What earlier passes learned from the API server's answers.
@@ -86,7 +87,7 @@ struct Memory {
 /// Reconciles the objects of one kind.
 #[derive(Debug)]
 pub struct Controller<W> {
-    workload: W,
+    kind: Arc<W>,
     queue: Arc<Queue>,
     settle: Settle,
     executor: Executor,
@@ -101,21 +102,12 @@ const MOST_TAKEN: usize = 1_000;
 /// How many heavy decisions run at once.
 const HEAVY: usize = 2;
 
-impl<W: Workload> Controller<W> {
+impl<W: Reconcile> Controller<W> {
     /// A controller that has done nothing yet.
-    pub fn new(workload: W, queue: Arc<Queue>, executor: Executor) -> Self {
+    pub fn new(kind: Arc<W>, queue: Arc<Queue>, executor: Executor) -> Self {
         let recorder = Recorder::new(executor.server.clone(), Arc::clone(&executor.leadership));
         let metrics = Arc::clone(&executor.metrics);
-        Self {
-            workload,
-            queue,
-            settle: Settle::default(),
-            executor,
-            recorder,
-            metrics,
-            memory: Mutex::default(),
-            heavy: Places::new(HEAVY),
-        }
+        Self { kind, queue, settle: Settle::default(), executor, recorder, metrics, memory: Mutex::default(), heavy: Places::new(HEAVY) }
     }
 
     /// One worker; runs until it is dropped.
@@ -141,7 +133,7 @@ impl<W: Workload> Controller<W> {
 
     /// What the caches must have seen before the next decision, with the cache of each resource.
     fn awaited<'a>(&'a self, writes: &'a Writes) -> impl Iterator<Item = (Resource, &'a dyn Cache, &'a Expected)> {
-        writes.iter().filter_map(|(resource, expected)| Some((resource, self.workload.cache(resource)?, expected)))
+        writes.iter().filter_map(|(resource, expected)| Some((resource, self.kind.cache(resource)?, expected)))
     }
 
     async fn reconcile(&self, key: &Key) -> Outcome {
@@ -160,8 +152,8 @@ impl<W: Workload> Controller<W> {
         let memory = self.memory().get(key).cloned().unwrap_or_default();
         let now = Timestamp::now();
         // A decision that panics fails the pass of this object only.
-        let decide = || std::panic::catch_unwind(AssertUnwindSafe(|| self.workload.pass(key, &memory.known, now)));
-        let decided = if self.workload.is_heavy(key) {
+        let decide = || std::panic::catch_unwind(AssertUnwindSafe(|| self.kind.pass(key, &memory.known, now)));
+        let decided = if self.kind.is_heavy(key) {
             let _place = self.heavy.take(&key.namespace).await;
             tokio::task::block_in_place(decide)
         } else {
@@ -178,9 +170,10 @@ impl<W: Workload> Controller<W> {
                 return Outcome::Failed;
             }
         };
-        let context = ExecutionContext { owner: pass.owner.clone(), path: pass.path.clone(), reporter: W::REPORTER, width: memory.width };
+        let (owner, path, measurer) = (pass.owner.clone(), pass.path.clone(), pass.measurer.clone());
+        let context = ExecutionContext { owner, path, reporter: W::REPORTER, width: memory.width, measurer };
         let refusals = pass.plan.refusals.clone();
-        let report = self.executor.execute(&context, &pass.plan.steps, refusals, &|new| self.workload.measure(key, new)).await;
+        let report = self.executor.execute(&context, &pass.plan.steps, refusals).await;
         self.log(key, &pass, &report);
         self.finish(key, pass, memory, report, now).await
     }

@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use api::tkex::HookRun;
+use api::tkex::{GameDeployment, HookRun, HookTemplate};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use jiff::SignedDuration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::allowance::Allowance;
+use crate::caches::Caches;
 use crate::client::Server;
-use crate::controller::{Controller, Workload};
+use crate::controller::{Controller, Reconcile};
 use crate::events::Events;
 use crate::execute::Executor;
 use crate::fair::Places;
@@ -19,13 +22,14 @@ use crate::hooks::egress::{Egress, NO_NETWORKS};
 use crate::hooks::hosts::Hosts;
 use crate::hooks::{self, Asker, Clients, Hooks};
 use crate::informer::Informer;
-use crate::kinds::custom::{Custom, object_changed};
-use crate::kinds::gamedeployment::GameDeployments;
+use crate::kinds::custom::{Custom, OurKind, object_changed};
 use crate::kinds::hookrun::HookRuns;
 use crate::kinds::hooktemplate::HookTemplates;
-use crate::kinds::node::{Deleted, Node, has_moved, look_up};
+use crate::kinds::node::has_moved;
+use crate::kinds::workload::{Changed, Dependent, Workload, Workloads};
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
+use crate::nodes::NodeEffect;
 use crate::queue::Queue;
 use crate::store::{Cached, Change, Store};
 
@@ -104,35 +108,42 @@ impl Engine {
         let egress = Arc::clone(&hooks.egress);
         let (first, looked) = oneshot::channel();
         tasks.spawn(ClusterLookup::new(&server, &hooks.config, Arc::clone(&egress)).keep_looking(first));
-        let mut watch = Watch { server: &server, metrics: &metrics, health: &health, streaming, tasks: &mut tasks };
-
-        let queue = |kind| Arc::new(Queue::new(kind, Arc::clone(&metrics)));
-        let (games_queue, runs_queue, templates_queue) = (queue("GameDeployment"), queue("HookRun"), queue("HookTemplate"));
-        let allowance = Arc::new(Allowance::of(limits.namespace_memory));
-        let templates = HookTemplates { objects: Arc::new(Store::within(Arc::clone(&allowance))) };
-        let (deleted, unknown_nodes) = Deleted::new();
-        let deleted = Arc::new(deleted);
-        let games =
-            GameDeployments::new(Arc::clone(&templates.objects), Arc::clone(&deleted), node_silence, &allowance, Arc::clone(&health));
-        watch.games(&games, &games_queue, &egress);
-        let (known, on) = (games.clone(), Arc::clone(&games_queue));
-        watch.tasks.spawn(look_up(server.clone(), deleted, unknown_nodes, move || known.nodes_changed(&on)));
         let asker = hooks.asker(&server, &leadership, &metrics);
-        let runs = HookRuns { objects: Arc::clone(&games.hook_runs), hooks: Hooks::new(asker, Arc::clone(&runs_queue)), keep: hooks.keep };
-        watch.hooks((&runs, &runs_queue), (&templates, &templates_queue), (&games, &games_queue));
-
         let writes = Places::new(limits.writes);
-        let executor = Executor { server: server.clone(), leadership, events, metrics, writes, per_object: limits.writes_per_object };
-        let known = games.clone();
-        let ready = async move { tokio::join!(known.listed(), known.ask_version(&server)) };
-        tasks.spawn(serve(ready, limits.workers, Controller::new(games.clone(), Arc::clone(&games_queue), executor.clone())));
-        let ready = hooks_may_be_asked(Arc::clone(&runs.objects), Arc::clone(&games.nodes), looked, egress);
+        let executor = Executor {
+            server: server.clone(),
+            leadership,
+            events,
+            metrics: Arc::clone(&metrics),
+            writes,
+            per_object: limits.writes_per_object,
+        };
+
+        let allowance = Arc::new(Allowance::of(limits.namespace_memory));
+        let (caches, unknown_nodes) = Caches::new(allowance, node_silence, Arc::clone(&health));
+        let caches = Arc::new(caches);
+        let mut watch = Watch { server: &server, metrics: &metrics, health: &health, streaming, tasks: &mut tasks };
+        let games = watch.workloads::<GameDeployment>(&caches);
+        let owners: Owners = Arc::new([games.as_owner()]);
+        let runs_queue = watch.queue::<HookRun>();
+        let runs = HookRuns { objects: Arc::clone(&caches.hook_runs), hooks: Hooks::new(asker, Arc::clone(&runs_queue)), keep: hooks.keep };
+        let templates_queue = watch.queue::<HookTemplate>();
+        let templates = HookTemplates { objects: Arc::clone(&caches.hook_templates) };
+        watch.dependents(&caches, &owners, &egress);
+        watch.hooks((&runs, &runs_queue), (&templates, &templates_queue), &owners);
+
+        let (known, all, on) = (Arc::clone(&caches), Arc::clone(&owners), server.clone());
+        let lost = move || route(&all, &Changed::Node(NodeEffect::Deletions));
+        tasks.spawn(async move { known.nodes.look_up(&on, unknown_nodes, lost).await });
+        let ready = ready(&caches, &games.kind.objects, &server);
+        tasks.spawn(serve(ready, limits.workers, Controller::new(games.kind, games.queue, executor.clone())));
+        let ready = hooks_may_be_asked(Arc::clone(&caches), looked, egress);
         // More workers than for other kinds: each mostly waits for the one write of its pass, and a new run must not wait behind it.
-        tasks.spawn(serve(ready, limits.workers * 4, Controller::new(runs, runs_queue, executor.clone())));
-        let known = Arc::clone(&templates.objects);
-        let ready = async move { known.listed().await };
-        tasks.spawn(serve(ready, 1, Controller::new(templates, templates_queue, executor)));
-        tasks.spawn(async move { games.reconcile_when_more_is_listed(&games_queue).await });
+        tasks.spawn(serve(ready, limits.workers * 4, Controller::new(Arc::new(runs), runs_queue, executor.clone())));
+        let known = Arc::clone(&caches);
+        let ready = async move { known.hook_templates.listed().await };
+        tasks.spawn(serve(ready, 1, Controller::new(Arc::new(templates), templates_queue, executor)));
+        tasks.spawn(async move { reconcile_when_more_is_listed(&caches, &owners).await });
         // Tasks do not end by themselves: one that did has panicked.
         if let Some(Err(death)) = tasks.join_next().await {
             tracing::error!(error = %death, "a part of the engine died; starting again");
@@ -141,16 +152,62 @@ impl Engine {
     }
 }
 
+/// A kind and its queue.
+struct Served<K: ?Sized> {
+    kind: Arc<K>,
+    queue: Arc<Queue>,
+}
+
+impl<K> Clone for Served<K> {
+    fn clone(&self) -> Self {
+        Self { kind: Arc::clone(&self.kind), queue: Arc::clone(&self.queue) }
+    }
+}
+
+impl<K: Dependent + 'static> Served<K> {
+    fn as_owner(&self) -> Served<dyn Dependent> {
+        let kind: Arc<dyn Dependent> = Arc::<K>::clone(&self.kind);
+        Served { kind, queue: Arc::clone(&self.queue) }
+    }
+}
+
+/// The kinds that own pods, whichever they are.
+type Owners = Arc<[Served<dyn Dependent>]>;
+
+/// Reconciles the objects that a change concerns.
+fn route(owners: &Owners, changed: &Changed) {
+    for owner in owners.iter() {
+        owner.kind.concerned(changed).into_iter().for_each(|key| owner.queue.add(key));
+    }
+}
+
+/// Returns when objects of a kind that owns pods can be reconciled.
+fn ready<K: Workload>(caches: &Arc<Caches>, objects: &Arc<Store<Custom<K>>>, server: &Server) -> impl Future + use<K> {
+    let (caches, objects, server) = (Arc::clone(caches), Arc::clone(objects), server.clone());
+    async move { tokio::join!(objects.listed(), caches.listed(), caches.ask_version(&server)) }
+}
+
+/// Reconciles all objects again as what only some of them need is listed. Never returns.
+async fn reconcile_when_more_is_listed(caches: &Caches, owners: &Owners) {
+    let listed = [
+        caches.hook_runs.listed().boxed(),
+        caches.hook_templates.listed().boxed(),
+        caches.nodes.store.listed().boxed(),
+        caches.budgets.listed().boxed(),
+    ];
+    let mut listed = FuturesUnordered::from_iter(listed);
+    while listed.next().await.is_some() {
+        route(owners, &Changed::Listed);
+    }
+    std::future::pending::<()>().await;
+}
+
 /// Returns when measurements may start: the addresses of nodes have to be listed, and those of the API server looked up once.
-async fn hooks_may_be_asked(
-    objects: Arc<Store<Custom<HookRun>>>,
-    nodes: Arc<Store<Node>>,
-    looked: oneshot::Receiver<()>,
-    egress: Arc<Egress>,
-) {
-    let _ = tokio::join!(objects.listed(), nodes.listed(), looked);
+async fn hooks_may_be_asked(caches: Arc<Caches>, looked: oneshot::Receiver<()>, egress: Arc<Egress>) {
+    let nodes = &caches.nodes.store;
+    let _ = tokio::join!(caches.hook_runs.listed(), nodes.listed(), looked);
     // A list counts as complete shortly before its changes are reported to the egress policy.
-    egress.see_nodes(&nodes);
+    egress.see_nodes(nodes);
     if egress.lacks_networks() {
         tracing::error!(
             "--hook-policy=cluster refuses all hooks over the network: {NO_NETWORKS}; name its networks with --hook-allow-cidr"
@@ -159,7 +216,7 @@ async fn hooks_may_be_asked(
 }
 
 /// Starts the workers of a kind when it is `ready`. Ends only when a worker panics.
-async fn serve<W: Workload>(ready: impl Future, workers: usize, controller: Controller<W>) {
+async fn serve<W: Reconcile>(ready: impl Future, workers: usize, controller: Controller<W>) {
     ready.await;
     tracing::info!(kind = W::KIND, "what is needed is listed; serving");
     let (controller, mut tasks) = (Arc::new(controller), JoinSet::new());
@@ -192,34 +249,51 @@ impl Watch<'_> {
         self.tasks.spawn(informer.run());
     }
 
-    fn games(&mut self, games: &GameDeployments, queue: &Arc<Queue>, egress: &Arc<Egress>) {
-        let (on, known) = (Arc::clone(queue), games.clone());
-        self.start(&games.objects, move |change| known.object_changed(&on, change));
-        let (on, known) = (Arc::clone(queue), games.clone());
-        self.start_all(&games.pods, move |changes| known.pods_changed(&on, changes));
-        let on = Arc::clone(queue);
-        self.start(&games.revisions, move |change| GameDeployments::revision_changed(&on, change));
-        let (on, known, egress) = (Arc::clone(queue), games.clone(), Arc::clone(egress));
-        self.start_all(&games.nodes, move |changes| {
-            if changes.iter().any(has_moved) {
-                egress.see_nodes(&known.nodes);
-            }
-            changes.iter().for_each(|change| known.node_changed(&on, change));
-        });
-        let (on, known) = (Arc::clone(queue), games.clone());
-        self.start(&games.budgets, move |change| known.budget_changed(&on, change));
+    fn queue<K: OurKind>(&self) -> Arc<Queue> {
+        Arc::new(Queue::new(K::KIND, Arc::clone(self.metrics)))
     }
 
-    fn hooks(&mut self, runs: (&HookRuns, &Arc<Queue>), templates: (&HookTemplates, &Arc<Queue>), games: (&GameDeployments, &Arc<Queue>)) {
-        let (on, asked, owners, metrics) = (Arc::clone(runs.1), runs.0.hooks.clone(), Arc::clone(games.1), Arc::clone(self.metrics));
-        self.start(&runs.0.objects, move |change| {
-            HookRuns::changed(&on, &asked, change);
-            GameDeployments::run_changed(&owners, &metrics, change);
+    /// A kind that owns pods.
+    fn workloads<K: Workload>(&mut self, caches: &Arc<Caches>) -> Served<Workloads<K>> {
+        let served = Served { kind: Arc::new(Workloads::new(Arc::clone(caches))), queue: self.queue::<K>() };
+        let Served { kind, queue } = served.clone();
+        self.start(&served.kind.objects, move |change| kind.object_changed(&queue, change));
+        served
+    }
+
+    /// What kinds that own pods depend on.
+    fn dependents(&mut self, caches: &Arc<Caches>, owners: &Owners, egress: &Arc<Egress>) {
+        let all = Arc::clone(owners);
+        self.start_all(&caches.pods, move |changes| {
+            all.iter().for_each(|owner| owner.kind.pods_changed(changes));
+            changes.iter().for_each(|change| route(&all, &Changed::Pod(change)));
         });
-        let (on, askers, known) = (Arc::clone(templates.1), Arc::clone(games.1), games.0.clone());
-        self.start(&templates.0.objects, move |change| {
+        let all = Arc::clone(owners);
+        self.start(&caches.revisions, move |change| route(&all, &Changed::Revision(change)));
+        let all = Arc::clone(owners);
+        self.start(&caches.budgets, move |change| route(&all, &Changed::Budget(change)));
+        let (all, known, egress) = (Arc::clone(owners), Arc::clone(caches), Arc::clone(egress));
+        self.start_all(&caches.nodes.store, move |changes| {
+            if changes.iter().any(has_moved) {
+                egress.see_nodes(&known.nodes.store);
+            }
+            let effects = changes.iter().filter_map(|change| known.nodes.changed(change));
+            effects.for_each(|effect| route(&all, &Changed::Node(effect)));
+        });
+    }
+
+    /// HookRuns and HookTemplates: they are reconciled themselves, and the workloads that use them.
+    fn hooks(&mut self, runs: (&HookRuns, &Arc<Queue>), templates: (&HookTemplates, &Arc<Queue>), owners: &Owners) {
+        let ((runs, runs_queue), (templates, templates_queue)) = (runs, templates);
+        let (on, hooks, all, metrics) = (Arc::clone(runs_queue), runs.hooks.clone(), Arc::clone(owners), Arc::clone(self.metrics));
+        self.start(&runs.objects, move |change| {
+            HookRuns::changed(&on, &hooks, &metrics, change);
+            route(&all, &Changed::HookRun(change));
+        });
+        let (on, all) = (Arc::clone(templates_queue), Arc::clone(owners));
+        self.start(&templates.objects, move |change| {
             object_changed(&on, change);
-            known.template_changed(&askers, change);
+            route(&all, &Changed::HookTemplate(change));
         });
     }
 }

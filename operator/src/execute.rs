@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
-use planner::plan::{Action, NewMeasurement, PodPart};
+use planner::plan::{Action, PodPart};
 use planner::refusal::{Fallout, Outcome, Refusals};
 use planner::request::{self, Resource, Subject, Verb};
 use planner::workload::manifest::Owner;
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::client::{CallError, Patch, Server, Written, WrittenOwner};
 use crate::events::{Events, Note};
 use crate::fair::Places;
+use crate::hooks::Measurer;
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::settle::Writes;
@@ -56,6 +57,8 @@ pub struct ExecutionContext {
     pub reporter: &'static str,
     /// How many concurrent writes to start with, more as they succeed; 0 if nothing is known.
     pub width: usize,
+    /// Starts measurements, if the object is a HookRun.
+    pub measurer: Option<Measurer>,
 }
 
 /// The result of a plan.
@@ -126,8 +129,6 @@ enum Effect {
 struct Run<'a> {
     executor: &'a Executor,
     context: &'a ExecutionContext,
-    /// Starts a measurement.
-    measure: &'a (dyn Fn(&NewMeasurement) + Sync),
     report: Mutex<Report>,
     /// Actions that are dropped because one that they depend on failed.
     fallout: Mutex<Fallout>,
@@ -141,18 +142,11 @@ struct Run<'a> {
 
 impl Executor {
     /// Executes the steps in order until the timeout. A refused write stops only what depends on it.
-    pub async fn execute(
-        &self,
-        context: &ExecutionContext,
-        steps: &[Vec<Action>],
-        refusals: Refusals,
-        measure: &(dyn Fn(&NewMeasurement) + Sync),
-    ) -> Report {
+    pub async fn execute(&self, context: &ExecutionContext, steps: &[Vec<Action>], refusals: Refusals) -> Report {
         let begun = Instant::now();
         let run = Run {
             executor: self,
             context,
-            measure,
             report: Mutex::new(Report { refusals, ..Report::default() }),
             fallout: Mutex::default(),
             trouble: AtomicU32::new(0),
@@ -305,7 +299,7 @@ impl Run<'_> {
             return self.write_to(&self.executor.server.dry(), inner).await.map(|_| Effect::Begun);
         }
         if let Action::Measure(new) = action {
-            (self.measure)(new);
+            self.context.measurer.iter().for_each(|measurer| measurer.start(new));
             return Ok(Effect::Begun);
         }
         self.write_to(&self.executor.server, action).await
@@ -490,8 +484,8 @@ mod tests {
         let [api_version, kind, name, namespace, uid] =
             ["tkex.tencent.com/v1alpha1", "GameDeployment", "game", "play", "g"].map(str::to_owned);
         let owner = Owner { api_version, kind, name, namespace, uid };
-        let context = ExecutionContext { owner, path: "/game".to_owned(), reporter: "test", width };
-        let report = executor.execute(&context, steps, refusals, &|_| {}).await;
+        let context = ExecutionContext { owner, path: "/game".to_owned(), reporter: "test", width, measurer: None };
+        let report = executor.execute(&context, steps, refusals).await;
         let all = asked.all.lock().unwrap().clone();
         (report, all)
     }

@@ -5,18 +5,21 @@
 
 pub mod allowance;
 mod backoff;
+pub mod caches;
 pub mod client;
 pub mod controller;
 pub mod engine;
 pub mod events;
 pub mod execute;
 pub mod fair;
+pub mod gone;
 pub mod health;
 pub mod hooks;
 pub mod informer;
 pub mod kinds;
 pub mod leader;
 pub mod metrics;
+pub mod nodes;
 pub mod queue;
 pub mod record;
 pub mod server;

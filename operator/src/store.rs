@@ -49,6 +49,10 @@ pub trait Cached: Send + Sync + Sized + 'static {
     fn size(&self) -> usize {
         0
     }
+    /// Why not all of its fields are kept.
+    fn too_large(&self) -> Option<&str> {
+        None
+    }
     /// Drops the fields that can be large. The object still counts as existing, and `why` is what its workload reports.
     fn cut(&mut self, _why: String) {}
 }

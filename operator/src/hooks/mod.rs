@@ -152,8 +152,10 @@ impl Hooks {
     }
 
     /// Starts a measurement and returns at once.
-    pub fn begin(&self, key: Key, run: &HookRun, new: &NewMeasurement) {
-        let uid = run.metadata.uid.clone().unwrap_or_default();
+    fn start(&self, run: &HookRun, new: &NewMeasurement) {
+        let metadata = &run.metadata;
+        let [namespace, name, uid] = [&metadata.namespace, &metadata.name, &metadata.uid].map(|part| part.clone().unwrap_or_default());
+        let key = Key { namespace, name };
         let Some(metric) = run.spec.metrics.iter().find(|metric| metric.name == new.metric) else { return };
         let mut runs = locked(&self.shared.runs);
         let known = runs.entry(uid.clone()).or_default();
@@ -172,6 +174,22 @@ impl Hooks {
             report.with(result);
         });
         known.flying.insert(new.metric.clone(), handle);
+    }
+}
+
+/// Starts measurements of one HookRun, as it was when they were decided on.
+#[derive(Debug, Clone)]
+pub struct Measurer {
+    /// All measurements.
+    pub hooks: Hooks,
+    /// The run.
+    pub run: Arc<HookRun>,
+}
+
+impl Measurer {
+    /// Starts a measurement and returns at once.
+    pub fn start(&self, new: &NewMeasurement) {
+        self.hooks.start(&self.run, new);
     }
 }
 

@@ -10,12 +10,9 @@ use super::{Asker, Measurement};
 use crate::client::Written;
 use crate::kinds::custom::controller;
 
-/// The API group of the controllers that create HookRuns.
-const GROUP: &str = "tkex.tencent.com/";
-
 /// The uid of the pod that the operator created a run for.
 pub(crate) fn of(run: &HookRun) -> Option<String> {
-    controller(&run.metadata).filter(|owner| owner.api_version.starts_with(GROUP))?;
+    controller(&run.metadata)?;
     run.metadata.labels.as_ref()?.get(RUN_POD_UID_LABEL).cloned()
 }
 

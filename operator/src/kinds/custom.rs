@@ -8,10 +8,6 @@ use api::names::{
     RUN_REVISION_LABEL, RUN_STEP_LABEL, RUN_TARGET_LABEL, RUN_TEMPLATE_LABEL, RUN_TYPE_LABEL, condition,
 };
 use api::template::{MAX_BYTES as MAX_TEMPLATE_BYTES, MOST_VALUES as MOST_TEMPLATE_VALUES, values};
-use api::tkex::{
-    GameDeployment, GameDeploymentSpec, GameDeploymentStatus, HookRun, HookRunSpec, HookRunStatus, HookTemplate, HookTemplateSpec,
-    HookTemplateStatus,
-};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, OwnerReference as Owned, Time};
 use kube::Resource;
 use planner::workload::manifest::Owner;
@@ -25,7 +21,7 @@ use crate::queue::Queue;
 use crate::store::{Cached, Change, Index, Key};
 
 /// A kind of the operator's API group.
-pub trait OurKind: Resource + Clone + Send + Sync + 'static {
+pub trait OurKind: Resource<DynamicType = ()> + Clone + Send + Sync + 'static {
     /// Its spec.
     type Spec: DeserializeOwned;
     /// Its status.
@@ -50,84 +46,6 @@ pub trait OurKind: Resource + Clone + Send + Sync + 'static {
     fn shorten_status(&mut self);
 }
 
-impl OurKind for GameDeployment {
-    type Spec = GameDeploymentSpec;
-    type Status = GameDeploymentStatus;
-    const KIND: &'static str = "GameDeployment";
-    const PATH: &'static str = "/apis/tkex.tencent.com/v1alpha1/gamedeployments";
-    const MAX_SPEC_BYTES: usize = 512 * 1024;
-    const MOST_VALUES: usize = 20_000;
-    const NOTHING: &'static str = r#"{"selector":{},"template":null}"#;
-
-    fn assemble(metadata: ObjectMeta, spec: Self::Spec, status: Option<Self::Status>) -> Self {
-        Self { metadata, spec, status }
-    }
-
-    fn spec_mut(&mut self) -> &mut Self::Spec {
-        &mut self.spec
-    }
-
-    fn shorten_status(&mut self) {
-        let keep = |status: GameDeploymentStatus| GameDeploymentStatus {
-            observed_generation: status.observed_generation,
-            conditions: some_of(status.conditions),
-            ..GameDeploymentStatus::default()
-        };
-        self.status = self.status.take().map(keep);
-    }
-}
-
-impl OurKind for HookRun {
-    type Spec = HookRunSpec;
-    type Status = HookRunStatus;
-    const KIND: &'static str = "HookRun";
-    const PATH: &'static str = "/apis/tkex.tencent.com/v1alpha1/hookruns";
-    const OWNED: bool = true;
-    const MAX_SPEC_BYTES: usize = 256 * 1024;
-    const MOST_VALUES: usize = 8_192;
-    const NOTHING: &'static str = r#"{"metrics":[]}"#;
-
-    fn assemble(metadata: ObjectMeta, spec: Self::Spec, status: Option<Self::Status>) -> Self {
-        Self { metadata, spec, status }
-    }
-
-    fn spec_mut(&mut self) -> &mut Self::Spec {
-        &mut self.spec
-    }
-
-    fn shorten_status(&mut self) {
-        if let Some(status) = &mut self.status {
-            status.metric_results = Vec::new();
-            status.message = None;
-            status.conditions = some_of(std::mem::take(&mut status.conditions));
-        }
-    }
-}
-
-impl OurKind for HookTemplate {
-    type Spec = HookTemplateSpec;
-    type Status = HookTemplateStatus;
-    const KIND: &'static str = "HookTemplate";
-    const PATH: &'static str = "/apis/tkex.tencent.com/v1alpha1/hooktemplates";
-    const MAX_SPEC_BYTES: usize = 256 * 1024;
-    const MOST_VALUES: usize = 8_192;
-    const NOTHING: &'static str = r#"{"metrics":[]}"#;
-
-    fn assemble(metadata: ObjectMeta, spec: Self::Spec, status: Option<Self::Status>) -> Self {
-        Self { metadata, spec, status }
-    }
-
-    fn spec_mut(&mut self) -> &mut Self::Spec {
-        &mut self.spec
-    }
-
-    fn shorten_status(&mut self) {
-        if let Some(status) = &mut self.status {
-            status.conditions = some_of(std::mem::take(&mut status.conditions));
-        }
-    }
-}
-
 /// Conditions that the operator writes. An object that is cut keeps only these.
 const OWN_CONDITIONS: [&str; 7] = [
     condition::PROGRESSING,
@@ -149,7 +67,7 @@ const LONGEST_STATUS: usize = 1024 * 1024;
 /// An object with more finalizers is not served.
 const MOST_NAMED: usize = 64;
 
-fn some_of(mut conditions: Vec<Condition>) -> Vec<Condition> {
+pub(super) fn some_of(mut conditions: Vec<Condition>) -> Vec<Condition> {
     let is_short = |one: &Condition| one.message.len() <= LONGEST_MESSAGE && one.reason.len() <= LONGEST_MESSAGE;
     conditions.retain(|one| OWN_CONDITIONS.contains(&one.type_.as_str()) && is_short(one));
     conditions
@@ -331,6 +249,10 @@ impl<K: OurKind> Cached for Custom<K> {
         self.size
     }
 
+    fn too_large(&self) -> Option<&str> {
+        self.too_large.as_deref()
+    }
+
     fn cut(&mut self, why: String) {
         let nothing = serde_json::from_str(K::NOTHING);
         if let Ok(nothing) = nothing {
@@ -345,7 +267,7 @@ impl<K: OurKind> Cached for Custom<K> {
     }
 }
 
-/// The controller of an object, if it is a GameDeployment.
+/// The controller of an object, if it is of one of our kinds that own pods.
 pub(crate) fn controller(metadata: &ObjectMeta) -> Option<OwnerReference> {
     let controller = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
     let (api_version, kind) = (controller.api_version.clone(), controller.kind.clone());
@@ -357,7 +279,7 @@ pub(crate) fn controller(metadata: &ObjectMeta) -> Option<OwnerReference> {
 pub(crate) fn owner<K: OurKind>(object: &K) -> Owner {
     let metadata = object.meta();
     Owner {
-        api_version: "tkex.tencent.com/v1alpha1".to_owned(),
+        api_version: K::api_version(&()).into_owned(),
         kind: K::KIND.to_owned(),
         name: metadata.name.clone().unwrap_or_default(),
         namespace: metadata.namespace.clone().unwrap_or_default(),

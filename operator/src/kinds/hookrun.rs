@@ -1,21 +1,50 @@
-//! HookRuns: what is watched for them, and how they are observed.
+//! HookRuns: how they are read and observed.
 
 use std::sync::Arc;
 
 use api::names::HOOK_REPORTER;
-use api::tkex::{HookRun, HookRunStatus, Phase};
+use api::tkex::{HookRun, HookRunSpec, HookRunStatus, Phase};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use planner::hookrun::{self, Observed};
-use planner::plan::NewMeasurement;
 use planner::request::Resource;
+use planner::workload::gate::Place;
 
-use super::custom::{Custom, object_changed, owner, path};
-use crate::controller::{Known, Pass, Workload};
+use super::custom::{Custom, OurKind, object_changed, owner, path, some_of};
+use crate::controller::{Known, Pass, Reconcile};
 use crate::execute::Failure;
-use crate::hooks::Hooks;
+use crate::hooks::{Hooks, Measurer};
+use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::settle::Cache;
 use crate::store::{Cached as _, Change, Key, Store};
+
+impl OurKind for HookRun {
+    type Spec = HookRunSpec;
+    type Status = HookRunStatus;
+    const KIND: &'static str = "HookRun";
+    const PATH: &'static str = "/apis/tkex.tencent.com/v1alpha1/hookruns";
+    const OWNED: bool = true;
+    const MAX_SPEC_BYTES: usize = 256 * 1024;
+    const MOST_VALUES: usize = 8_192;
+    const NOTHING: &'static str = r#"{"metrics":[]}"#;
+
+    fn assemble(metadata: ObjectMeta, spec: Self::Spec, status: Option<Self::Status>) -> Self {
+        Self { metadata, spec, status }
+    }
+
+    fn spec_mut(&mut self) -> &mut Self::Spec {
+        &mut self.spec
+    }
+
+    fn shorten_status(&mut self) {
+        if let Some(status) = &mut self.status {
+            status.metric_results = Vec::new();
+            status.message = None;
+            status.conditions = some_of(std::mem::take(&mut status.conditions));
+        }
+    }
+}
 
 /// Everything that HookRuns are decided from.
 #[derive(Debug, Clone)]
@@ -33,9 +62,6 @@ impl HookRuns {
         let entry = self.objects.get(key)?;
         let object = Arc::clone(&entry.object);
         let uid = object.metadata.uid.clone().unwrap_or_default();
-        if object.status.as_ref().and_then(|status| status.phase).is_some_and(Phase::is_final) {
-            self.hooks.end(&uid);
-        }
         let measured = |metric: &str| {
             let results = object.status.iter().flat_map(|status| &status.metric_results);
             results.filter(|result| result.name == metric).map(|result| result.count.saturating_add(result.error)).sum::<i32>()
@@ -43,25 +69,41 @@ impl HookRuns {
         let (flying, results) = self.hooks.of(&uid, |result| result.number >= measured(&result.metric));
         Some(Observed { object, flying, results, keep: self.keep, too_large: entry.too_large.clone(), has_no_room: entry.has_no_room })
     }
-}
 
-impl HookRuns {
-    /// A run changed: reconciles it. If it is gone, its measurements are aborted.
-    pub fn changed(queue: &Queue, hooks: &Hooks, change: &Change<Custom<HookRun>>) {
-        if let (Some(old), None) = (&change.old, &change.new) {
+    /// A run changed: reconciles it. If it has a verdict or is gone, its measurements are aborted.
+    pub fn changed(queue: &Queue, hooks: &Hooks, metrics: &Metrics, change: &Change<Custom<HookRun>>) {
+        count(metrics, change);
+        let is_over = |run: &Custom<HookRun>| run.object.status.as_ref().and_then(|status| status.phase).is_some_and(Phase::is_final);
+        if let Some(old) = change.old.as_ref().filter(|old| change.new.as_ref().is_none_or(|new| new.uid() != old.uid())) {
             hooks.end(old.uid());
+        }
+        if let Some(new) = change.new.as_ref().filter(|new| is_over(new)) {
+            hooks.end(new.uid());
         }
         object_changed(queue, change);
     }
 }
 
-impl Workload for HookRuns {
+/// Counts HookRuns about pods: created, and ended in which phase.
+fn count(metrics: &Metrics, change: &Change<Custom<HookRun>>) {
+    let Some(run) = &change.new else { return };
+    let Some(place) = Place::of(&run.object) else { return };
+    let verdict = |run: &Custom<HookRun>| run.object.status.as_ref().and_then(|status| status.phase).filter(|phase| phase.is_final());
+    match (change.old.as_ref().map(|run| verdict(run)), verdict(run)) {
+        (Some(None), Some(phase)) => metrics.count_answer(place.word(), hookrun::word(phase)),
+        (None, None) => metrics.count_answer(place.word(), "Asked"),
+        (Some(_) | None, _) => {}
+    }
+}
+
+impl Reconcile for HookRuns {
     type Status = HookRunStatus;
     const KIND: &'static str = "HookRun";
     const REPORTER: &'static str = HOOK_REPORTER;
 
     fn pass(&self, key: &Key, _: &Known, now: Timestamp) -> Option<Pass<HookRunStatus>> {
         let seen = self.observe(key)?;
+        let measurer = Measurer { hooks: self.hooks.clone(), run: Arc::clone(&seen.object) };
         Some(Pass {
             owner: owner(&*seen.object),
             path: path(&*seen.object),
@@ -69,6 +111,7 @@ impl Workload for HookRuns {
             before: seen.object.status.clone(),
             plan: hookrun::decide(&seen, now),
             pods: 0,
+            measurer: Some(measurer),
         })
     }
 
@@ -83,11 +126,5 @@ impl Workload for HookRuns {
 
     fn cache(&self, resource: Resource) -> Option<&dyn Cache> {
         (resource == Resource::Object).then_some(&*self.objects)
-    }
-
-    fn measure(&self, key: &Key, new: &NewMeasurement) {
-        if let Some(entry) = self.objects.get(key) {
-            self.hooks.begin(key.clone(), &entry.object, new);
-        }
     }
 }

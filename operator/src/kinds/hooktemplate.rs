@@ -1,18 +1,43 @@
-//! HookTemplates: whether they are valid.
+//! HookTemplates: how they are read and observed.
 
 use std::sync::Arc;
 
 use api::names::HOOK_REPORTER;
-use api::tkex::{HookTemplate, HookTemplateStatus};
+use api::tkex::{HookTemplate, HookTemplateSpec, HookTemplateStatus};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use planner::hooktemplate;
 use planner::request::Resource;
 
-use super::custom::{Custom, owner, path};
-use crate::controller::{Known, Pass, Workload};
+use super::custom::{Custom, OurKind, owner, path, some_of};
+use crate::controller::{Known, Pass, Reconcile};
 use crate::execute::Failure;
 use crate::settle::Cache;
 use crate::store::{Key, Store};
+
+impl OurKind for HookTemplate {
+    type Spec = HookTemplateSpec;
+    type Status = HookTemplateStatus;
+    const KIND: &'static str = "HookTemplate";
+    const PATH: &'static str = "/apis/tkex.tencent.com/v1alpha1/hooktemplates";
+    const MAX_SPEC_BYTES: usize = 256 * 1024;
+    const MOST_VALUES: usize = 8_192;
+    const NOTHING: &'static str = r#"{"metrics":[]}"#;
+
+    fn assemble(metadata: ObjectMeta, spec: Self::Spec, status: Option<Self::Status>) -> Self {
+        Self { metadata, spec, status }
+    }
+
+    fn spec_mut(&mut self) -> &mut Self::Spec {
+        &mut self.spec
+    }
+
+    fn shorten_status(&mut self) {
+        if let Some(status) = &mut self.status {
+            status.conditions = some_of(std::mem::take(&mut status.conditions));
+        }
+    }
+}
 
 /// Everything that HookTemplates are decided from.
 #[derive(Debug, Clone, Default)]
@@ -21,7 +46,7 @@ pub struct HookTemplates {
     pub objects: Arc<Store<Custom<HookTemplate>>>,
 }
 
-impl Workload for HookTemplates {
+impl Reconcile for HookTemplates {
     type Status = HookTemplateStatus;
     const KIND: &'static str = "HookTemplate";
     const REPORTER: &'static str = HOOK_REPORTER;
@@ -36,6 +61,7 @@ impl Workload for HookTemplates {
             before: template.status.clone(),
             plan: hooktemplate::decide(&template, entry.too_large.as_deref(), now),
             pods: 0,
+            measurer: None,
         })
     }
 

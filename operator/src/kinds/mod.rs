@@ -1,4 +1,4 @@
-//! The watched kinds, and how `Observed` is built from them.
+//! The watched kinds: how their objects are decoded, and how those of our own kinds are observed.
 
 pub mod budget;
 pub mod custom;
@@ -8,10 +8,19 @@ pub mod hooktemplate;
 pub mod node;
 pub mod pod;
 pub mod revision;
+pub mod workload;
 
+use api::tkex::GameDeployment;
+use kube::Resource;
 use serde::Deserialize;
 
 use crate::store::{Index, Key, OwnerKey};
+
+/// Whether a controller is of a kind that owns pods: the dependents of others are not kept.
+fn owns_pods(api_version: &str, kind: &str) -> bool {
+    let is = |group: &str, name: &str| kind == name && api_version.split_once('/').is_some_and(|(one, _)| one == group);
+    is(&GameDeployment::group(&()), &GameDeployment::kind(&()))
+}
 
 /// An owner in an object's metadata.
 #[derive(Debug, Clone, Deserialize)]
@@ -42,10 +51,10 @@ impl OwnerReference {
         Some(controller)
     }
 
-    /// Whether the owner is a GameDeployment.
+    /// Whether the owner is of one of our kinds that own pods.
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        self.kind == "GameDeployment" && self.api_version.starts_with("tkex.tencent.com/")
+        owns_pods(&self.api_version, &self.kind)
     }
 
     /// The key of the owner, which is always in the namespace of the object that it owns.

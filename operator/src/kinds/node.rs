@@ -1,8 +1,8 @@
 //! Nodes: whether they answer, their deletion cost, and their addresses.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use api::names::{NODE_DELETION_COST_ANNOTATION, OUT_OF_SERVICE_TAINT};
 use ipnet::IpNet;
@@ -10,9 +10,6 @@ use jiff::Timestamp;
 use planner::facts::node::NodeFacts;
 use serde::Deserialize;
 
-use tokio::sync::mpsc;
-
-use crate::client::Server;
 use crate::store::{Cached, Change, Index, Key};
 
 /// A node.
@@ -128,81 +125,6 @@ pub fn has_moved(change: &Change<Node>) -> bool {
     change.old.as_ref().map(places) != change.new.as_ref().map(places)
 }
 
-/// Nodes that were deleted while pods were on them.
-#[derive(Debug)]
-pub struct Deleted {
-    names: Mutex<HashSet<String>>,
-    /// Nodes of pods that are not in the cache: they may be too new, or deleted long ago.
-    unknown: mpsc::UnboundedSender<String>,
-    asked: Mutex<HashSet<String>>,
-}
-
-impl Deleted {
-    /// No node is known to be deleted. The names from the receiver have to be looked up.
-    #[must_use]
-    pub fn new() -> (Self, mpsc::UnboundedReceiver<String>) {
-        let (unknown, names) = mpsc::unbounded_channel();
-        (Self { names: Mutex::default(), unknown, asked: Mutex::default() }, names)
-    }
-
-    fn names(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
-        self.names.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    fn asked(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
-        self.asked.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    /// A node appeared, changed or was deleted.
-    pub fn saw(&self, change: &Change<Node>) {
-        match (&change.old, &change.new) {
-            (_, Some(node)) => {
-                self.names().remove(&node.name);
-                self.asked().remove(&node.name);
-            }
-            (Some(node), None) => self.insert(&node.name),
-            (None, None) => {}
-        }
-    }
-
-    /// A node does not exist.
-    pub fn insert(&self, name: &str) {
-        self.names().insert(name.to_owned());
-    }
-
-    /// A node could not be looked up: the next `contains` tries again.
-    pub fn forget(&self, name: &str) {
-        self.asked().remove(name);
-    }
-
-    /// Whether a node that is not in the cache is known to be deleted. If that is not known, it is looked up.
-    #[must_use]
-    pub fn contains(&self, name: &str) -> bool {
-        if self.names().contains(name) {
-            return true;
-        }
-        if self.asked().insert(name.to_owned()) {
-            // The receiver lives as long as the engine.
-            let _ = self.unknown.send(name.to_owned());
-        }
-        false
-    }
-}
-
-/// Looks up nodes that are not in the cache. Calls `deleted` when one does not exist.
-pub async fn look_up(server: Server, known: Arc<Deleted>, mut names: mpsc::UnboundedReceiver<String>, deleted: impl Fn()) {
-    while let Some(name) = names.recv().await {
-        match server.get::<serde::de::IgnoredAny>(&format!("{}/{name}", Node::PATH)).await {
-            Ok(_) => {}
-            Err(error) if error.is_not_found() => {
-                known.insert(&name);
-                deleted();
-            }
-            Err(_) => known.forget(&name),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,23 +159,6 @@ mod tests {
         let same = Arc::new(Node { pod_networks: full.pod_networks.clone(), ..same });
         let change = |old: &Arc<Node>, new: &Arc<Node>| Change { old: Some(Arc::clone(old)), new: Some(Arc::clone(new)) };
         assert!(!has_moved(&change(&full, &same)) && has_moved(&change(&full, &Arc::new(bare))));
-    }
-
-    #[test]
-    fn a_node_counts_as_deleted_when_that_was_seen_or_looked_up() {
-        let (deleted, mut unknown) = Deleted::new();
-        let named = |name: &str| {
-            let node = serde_json::json!({ "metadata": { "name": name, "uid": name, "resourceVersion": "1" } });
-            Some(Arc::new(Node::decode(&node.to_string()).unwrap()))
-        };
-        assert!(!deleted.contains("one") && !deleted.contains("one"), "it may be too new");
-        assert_eq!((unknown.try_recv().ok().as_deref(), unknown.try_recv().ok()), (Some("one"), None), "it is looked up once");
-        deleted.insert("one");
-        assert!(deleted.contains("one"));
-        deleted.saw(&Change { old: None, new: named("one") });
-        assert!(!deleted.contains("one"), "it is back");
-        deleted.saw(&Change { old: named("one"), new: None });
-        assert!(deleted.contains("one"));
     }
 
     #[test]

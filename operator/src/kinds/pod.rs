@@ -337,6 +337,10 @@ impl Cached for Pod {
         self.size.saturating_sub(FREE)
     }
 
+    fn too_large(&self) -> Option<&str> {
+        self.too_large.as_deref()
+    }
+
     fn cut(&mut self, why: String) {
         let facts = Arc::make_mut(&mut self.facts);
         let is_read = |key: &String, _: &mut String| [REVISION_LABEL, INSTANCE_ID_LABEL, PROTECTED_LABEL].contains(&key.as_str());

@@ -116,6 +116,10 @@ impl Cached for Revision {
         self.size
     }
 
+    fn too_large(&self) -> Option<&str> {
+        self.too_large.as_deref()
+    }
+
     fn cut(&mut self, why: String) {
         self.labels = BTreeMap::new();
         Arc::make_mut(&mut self.facts).template = PodTemplate::default();
