@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
-use planner::plan::{Action, PodPart};
+use planner::plan::Action;
 use planner::refusal::{Fallout, Outcome, Refusals};
-use planner::request::{self, Resource, Subject, Verb};
+use planner::request::{self, Resource, Subject};
 use planner::workload::manifest::Owner;
-use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::client::{CallError, Patch, Server, Written, WrittenOwner};
+use crate::client::{CallError, Server};
 use crate::events::{Events, Note};
 use crate::fair::Places;
 use crate::hooks::Measurer;
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
+use crate::send::{Effect, Sender, is_not_served};
 use crate::settle::Writes;
 use crate::store::Key;
 
@@ -102,28 +102,6 @@ pub struct Failure {
     pub reason: &'static str,
     /// A sentence that quotes the API server's error.
     pub message: String,
-}
-
-/// What one write did.
-enum Effect {
-    /// It resulted in this resourceVersion.
-    Wrote(u64),
-    /// The object existed already, controlled by this owner, with this resourceVersion.
-    Seen(u64),
-    /// The object is gone.
-    Gone,
-    /// An object that this owner does not control has the name.
-    NameTaken,
-    /// The object that was observed is gone, and another may have its name.
-    Replaced,
-    /// The object has changed since it was observed: it is left alone, and the event of its change causes the next pass.
-    Changed,
-    /// A dry run succeeded, or a measurement was started, which reports when it ends.
-    Begun,
-    /// An object of that name existed and is gone.
-    Vanished,
-    /// The workload itself is gone or being deleted: the plan is obsolete.
-    Orphaned,
 }
 
 struct Run<'a> {
@@ -295,98 +273,16 @@ impl Run<'_> {
     }
 
     async fn write(&self, action: &Action) -> Result<Effect, CallError> {
+        let server = &self.executor.server;
+        let sender = Sender { server, owner: &self.context.owner, path: &self.context.path };
         if let Action::Probe(inner) = action {
-            return self.write_to(&self.executor.server.dry(), inner).await.map(|_| Effect::Begun);
+            return Sender { server: &server.dry(), ..sender }.send(inner).await.map(|_| Effect::Begun);
         }
         if let Action::Measure(new) = action {
             self.context.measurer.iter().for_each(|measurer| measurer.start(new));
             return Ok(Effect::Begun);
         }
-        self.write_to(&self.executor.server, action).await
-    }
-
-    async fn write_to(&self, server: &Server, action: &Action) -> Result<Effect, CallError> {
-        let owner = &self.context.owner;
-        let (Some(Subject { resource, name, uid }), Some(verb)) = (request::subject(owner, action), request::verb(owner, action)) else {
-            // Not a write: there is only an event to report.
-            return Ok(Effect::Wrote(0));
-        };
-        let collection = resource.collection(&owner.namespace);
-        let path = collection.as_ref().map_or_else(|| self.context.path.clone(), |all| format!("{all}/{name}"));
-        match verb {
-            Verb::Create(body) => self.create(server, &collection.unwrap_or_default(), &path, &body).await,
-            Verb::Patch { strategic, part, body } => {
-                let patch = if strategic { Patch::Strategic } else { Patch::Merge };
-                change(server, &path, patch, part, &body).await
-            }
-            Verb::Adopt(body) => {
-                if !self.owner_is_alive().await? {
-                    return Ok(Effect::Orphaned);
-                }
-                change(server, &path, Patch::Strategic, PodPart::Main, &body).await
-            }
-            Verb::Delete { version } => gone(server.delete(&path, uid, version).await),
-        }
-    }
-
-    /// Creates an object. One of that name may exist already.
-    async fn create(&self, server: &Server, collection: &str, path: &str, body: &Value) -> Result<Effect, CallError> {
-        match server.create(collection, body).await {
-            Err(error) if error.is_already_there() => self.whose(path).await,
-            written => Ok(Effect::Wrote(written?.metadata.version())),
-        }
-    }
-
-    /// An object of that name exists: this owner controls it and the cache has not seen it yet, or it has another controller or none.
-    async fn whose(&self, path: &str) -> Result<Effect, CallError> {
-        let found: Written = match self.executor.server.get(path).await {
-            Err(error) if error.is_not_found() => return Ok(Effect::Vanished),
-            found => found?,
-        };
-        let owner = &self.context.owner;
-        let is_owner = |one: &WrittenOwner| one.uid == owner.uid && one.name == owner.name && one.kind == owner.kind;
-        let ours = found.metadata.owner_references.iter().any(|one| one.controller == Some(true) && is_owner(one));
-        Ok(if ours { Effect::Seen(found.metadata.version()) } else { Effect::NameTaken })
-    }
-
-    /// Whether the owner still exists and is not being deleted: an owner that is being deleted adopts nothing.
-    async fn owner_is_alive(&self) -> Result<bool, CallError> {
-        match self.executor.server.get::<Written>(&self.context.path).await {
-            Ok(found) => Ok(found.metadata.uid == self.context.owner.uid && found.metadata.deletion_timestamp.is_none()),
-            Err(error) if error.is_not_found() => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-}
-
-/// The API server does not serve the requested subresource; the object itself may exist.
-fn is_not_served(error: &CallError) -> bool {
-    error.is_not_found() && error.message.contains("could not find the requested resource")
-}
-
-async fn change(server: &Server, path: &str, patch: Patch, part: PodPart, body: &Value) -> Result<Effect, CallError> {
-    let part = match part {
-        PodPart::Main => "",
-        PodPart::Status => "/status",
-        PodPart::Resize => "/resize",
-    };
-    match server.patch(&format!("{path}{part}"), patch, body).await {
-        Ok(written) => Ok(Effect::Wrote(written.metadata.version())),
-        // The API server does not serve this subresource; the object itself may exist.
-        Err(error) if is_not_served(&error) => Err(error),
-        Err(error) if error.is_not_found() || error.is_other_uid() => Ok(Effect::Replaced),
-        Err(error) => Err(error),
-    }
-}
-
-fn gone(result: Result<Written, CallError>) -> Result<Effect, CallError> {
-    match result {
-        Ok(written) if written.metadata.version() > 0 => Ok(Effect::Wrote(written.metadata.version())),
-        Ok(_) => Ok(Effect::Gone),
-        Err(error) if error.is_not_found() => Ok(Effect::Gone),
-        Err(error) if error.is_other_uid() => Ok(Effect::Replaced),
-        Err(error) if error.is_other_version() => Ok(Effect::Changed),
-        Err(error) => Err(error),
+        sender.send(action).await
     }
 }
 
@@ -418,9 +314,9 @@ mod tests {
     use axum::Router;
     use axum::extract::State;
     use http::StatusCode;
-    use planner::plan::{DeleteReason, NewPod, PatchReason, PodPatch};
+    use planner::plan::{DeleteReason, NewPod, PatchReason, PodPart, PodPatch};
     use planner::refusal::Wanted;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::settle::Expected;

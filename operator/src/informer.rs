@@ -1,12 +1,10 @@
 //! One list and watch per kind. A fresh list also reports objects that were deleted between two watches.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{AsyncBufReadExt, TryStreamExt};
 use rand::RngExt;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
@@ -15,6 +13,7 @@ use crate::client::{CallError, Server};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::store::{Cached, Change, Fresh, Key, Store};
+use crate::wire::{Bookmark, ErrorStatus, Frame, Named, Page, broken, http_body, read};
 
 /// Objects per page of a list.
 const PAGE: u32 = 500;
@@ -62,56 +61,6 @@ enum End {
     Resume,
     /// A fresh list is needed.
     Relist,
-}
-
-#[derive(Deserialize)]
-struct Frame<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: std::borrow::Cow<'a, str>,
-    #[serde(borrow)]
-    object: &'a RawValue,
-}
-
-#[derive(Deserialize)]
-struct Page<'a> {
-    metadata: PageMeta,
-    #[serde(borrow, default)]
-    items: Vec<&'a RawValue>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct PageMeta {
-    resource_version: String,
-    r#continue: String,
-    annotations: HashMap<String, String>,
-}
-
-#[derive(Default, Deserialize)]
-struct Bookmark {
-    metadata: PageMeta,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ErrorStatus {
-    code: u16,
-    message: String,
-    reason: String,
-}
-
-#[derive(Deserialize)]
-struct Named {
-    metadata: NamedMeta,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct NamedMeta {
-    name: String,
-    #[serde(default)]
-    namespace: String,
-    resource_version: String,
 }
 
 impl<T: Cached> Informer<T> {
@@ -308,7 +257,8 @@ impl<T: Cached> Informer<T> {
     }
 
     fn object(&self, json: &str, deleted: bool, initial: &mut Option<Fresh<T>>) -> Result<Step, CallError> {
-        let Some(object) = self.decode(json).filter(|_| !deleted) else {
+        let object = if deleted { None } else { self.decode(json) };
+        let Some(object) = object else {
             let named: Named = read(json)?;
             let version = named.metadata.resource_version.parse().unwrap_or_default();
             let key = Key { namespace: named.metadata.namespace, name: named.metadata.name };
@@ -382,18 +332,6 @@ enum Step {
     Seen(u64),
     Listed(u64),
     Expired,
-}
-
-fn http_body(response: http::Response<kube::client::Body>) -> impl futures::TryStream<Ok = axum::body::Bytes, Error = std::io::Error> {
-    axum::body::Body::new(response.into_body()).into_data_stream().map_err(std::io::Error::other)
-}
-
-fn read<'a, R: Deserialize<'a>>(json: &'a str) -> Result<R, CallError> {
-    serde_json::from_str(json).map_err(|error| broken(&format!("the server's words cannot be read: {error}")))
-}
-
-fn broken(message: &str) -> CallError {
-    CallError::no_answer(message)
 }
 
 /// What to check when a list or watch fails.

@@ -22,6 +22,8 @@ pub mod metrics;
 pub mod nodes;
 pub mod queue;
 pub mod record;
+mod send;
 pub mod server;
 pub mod settle;
 pub mod store;
+mod wire;
