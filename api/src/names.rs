@@ -199,15 +199,15 @@ pub mod event {
     pub const RUN_CANCELLED: &str = "HookRunCancelled";
     /// A measurement could not be started.
     pub const FAILED_MEASUREMENT: &str = "FailedMeasurement";
-    /// A pod was updated in place.
+    /// A pod was updated in-place.
     pub const SUCCESSFUL_INPLACE: &str = "SuccessfulUpdatePodInPlace";
-    /// A pod could not be updated in place.
+    /// A pod could not be updated in-place.
     pub const FAILED_INPLACE: &str = "FailedUpdatePodInPlace";
     /// A pod was hot-patched.
     pub const SUCCESSFUL_HOT_PATCH: &str = "SuccessfulUpdatePodHotPatch";
     /// A pod could not be hot-patched.
     pub const FAILED_HOT_PATCH: &str = "FailedUpdatePodHotPatch";
-    /// A pod without the readiness gate was updated in place.
+    /// A pod without the readiness gate was updated in-place.
     pub const WITHOUT_GATE: &str = "UpdatedWithoutReadinessGate";
     /// A rollout continues with the next step.
     pub const SET_STEP_INDEX: &str = "SetStepIndex";

@@ -38,7 +38,7 @@ app.kubernetes.io/platform: bk-bcs
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
-{{/* Users whom the policies do not bind, as a list in CEL: the operator, Kubernetes' own clean-up, and hooks.exemptUsers. */}}
+{{/* Users to whom the policies do not apply, as a list in CEL: the operator, the controllers of Kubernetes that clean up, and hooks.exemptUsers. */}}
 {{- define "gameplane.exemptUsers" -}}
 {{- $operator := printf "system:serviceaccount:%s:%s" .Release.Namespace (include "gameplane.serviceAccount" .) }}
 {{- $own := list $operator "system:kube-controller-manager" "system:serviceaccount:kube-system:namespace-controller" "system:serviceaccount:kube-system:generic-garbage-collector" }}
@@ -49,12 +49,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- printf "[%s]" (join ", " $quoted) }}
 {{- end }}
 
-{{/* Whether a field is what it was, in CEL. */}}
+{{/* Whether a field is unchanged, in CEL. */}}
 {{- define "gameplane.unchanged" -}}
 has(object.{{ . }}) == has(oldObject.{{ . }}) && (!has(object.{{ . }}) || object.{{ . }} == oldObject.{{ . }})
 {{- end }}
 
-{{/* Whether a HookRun looks like one that the operator made, in CEL. */}}
+{{/* Whether a HookRun looks like one that the operator created, in CEL. */}}
 {{- define "gameplane.isOperatorsRun" -}}
 (has({{ . }}.metadata.labels) && ['hookrun-type', 'pod-uid', 'hook-template', 'target-revision', 'attempt', 'instance-id', 'workload-revision', 'canary-step-index'].exists(label, label in {{ . }}.metadata.labels)) || (has({{ . }}.metadata.ownerReferences) && {{ . }}.metadata.ownerReferences.exists(owner, has(owner.controller) && owner.controller && owner.apiVersion.startsWith('tkex.tencent.com/')))
 {{- end }}

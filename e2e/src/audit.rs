@@ -1,4 +1,4 @@
-//! What the operator did, by the API server's audit log.
+//! What the operator did, according to the API server's audit log.
 
 use anyhow::Result;
 use localkube::Cluster;
@@ -16,7 +16,7 @@ pub fn audit(cluster: &Cluster) -> Result<Vec<Value>> {
     Ok(entries.filter(|entry| entry["user"]["username"] == OPERATOR && entry["stage"] == "ResponseComplete").collect())
 }
 
-/// How often the operator did this to that resource of the test's namespace; without a verb, how often it did anything.
+/// How often the operator used this verb on a resource in the test's namespace; an empty verb counts all verbs.
 #[must_use]
 pub fn audited(scene: &Scene, resource: &str, subresource: &str, verb: &str) -> usize {
     let text = |entry: &Value, key: &str| entry["objectRef"][key].as_str().unwrap_or_default().to_owned();

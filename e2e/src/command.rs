@@ -1,4 +1,4 @@
-//! The programs of this repository, run as people run them.
+//! The programs of this repository, run as a user runs them.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub fn localkube(suite: &Suite) -> Result<Command> {
     Ok(command)
 }
 
-/// Where `xtask` has a tool of this name.
+/// The path of a tool that `xtask` provides, by its name.
 pub fn tool(name: &str) -> Result<String> {
     Ok(run(Command::new(program()?.with_file_name("xtask")).arg(name), "")?.trim().to_owned())
 }
@@ -55,13 +55,13 @@ impl From<Output> for Ended {
 }
 
 impl Ended {
-    /// Fails unless it ended with this code and one line of complaint, which contains these words.
+    /// Fails unless it ended with this exit code and exactly one error line, which contains these words.
     pub fn check(&self, code: i32, words: &str) -> Result<()> {
         ensure!(self.code == Some(code), "exit code {:?} instead of {code}: {}", self.code, self.stderr);
-        // What localkube says about itself, without progress.
-        let complaint: Vec<&str> = self.stderr.lines().filter(|line| line.starts_with("localkube: ")).collect();
-        ensure!(complaint.len() == 1, "one line was wanted: {}", self.stderr);
-        ensure!(complaint.iter().any(|line| line.contains(words)), "{words:?} is not in {complaint:?}");
+        // localkube's own errors, without its progress.
+        let errors: Vec<&str> = self.stderr.lines().filter(|line| line.starts_with("localkube: ")).collect();
+        ensure!(errors.len() == 1, "expected one error line: {}", self.stderr);
+        ensure!(errors.iter().any(|line| line.contains(words)), "{words:?} is not in {errors:?}");
         Ok(())
     }
 }
@@ -82,7 +82,7 @@ pub async fn wait_for_line(child: &mut Child, words: &'static str) -> Result<Str
     let output = child.stdout.take().context("no output")?;
     tokio::task::spawn_blocking(move || {
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
-        lines.find(|line| line.contains(words)).with_context(|| format!("it ended without saying {words:?}"))
+        lines.find(|line| line.contains(words)).with_context(|| format!("it ended without printing {words:?}"))
     })
     .await?
 }

@@ -45,7 +45,7 @@ pub fn in_place(replicas: i32, grace: i32) -> Value {
     })
 }
 
-/// What [`Game::images`] is compared with.
+/// An expected result of [`Game::images`]: how many pods run each image.
 #[must_use]
 pub fn counts(pairs: &[(&str, usize)]) -> BTreeMap<String, usize> {
     pairs.iter().map(|(image, count)| ((*image).to_owned(), *count)).collect()
@@ -81,7 +81,7 @@ impl Game {
         Ok(Self::named(scene, name))
     }
 
-    /// One that exists, or will.
+    /// A GameDeployment that exists already or is created later.
     #[must_use]
     pub fn named(scene: &Arc<Scene>, name: &str) -> Self {
         Self { scene: Arc::clone(scene), name: name.to_owned() }
@@ -104,19 +104,19 @@ impl Game {
         self.patch(json!({ "spec": { "template": { "spec": { "containers": [{ "name": "game", "image": image }] } } } })).await
     }
 
-    /// Waits until `holds` is true of the object, and of nothing older than its spec.
+    /// Waits until `holds` is true of a status that belongs to the current spec, and returns that status.
     pub async fn until(&self, what: &str, mut holds: impl FnMut(&Value) -> bool) -> Result<Value> {
         let api = self.api();
         let seen = until(&api, &self.name, what, |object| object.is_some_and(|object| is_current(object) && holds(&object.data["status"])));
         Ok(seen.await?.map(|object| object.data["status"].clone()).unwrap_or_default())
     }
 
-    /// Waits until the operator says that nothing is left to do, for this reason.
+    /// Waits until Progressing is False with this reason: the operator has nothing left to do.
     pub async fn until_rest(&self, reason: &str) -> Result<Value> {
         self.until(&format!("at rest: {reason}"), |status| condition(status, "Progressing") == Some(("False", reason))).await
     }
 
-    /// Waits until one condition has this status and reason; its message.
+    /// Waits until a condition has this status and reason, and returns its message.
     pub async fn until_condition(&self, kind: &str, status: &str, reason: &str) -> Result<String> {
         let seen = self.until(&format!("{kind}={status}, {reason}"), |seen| condition(seen, kind) == Some((status, reason))).await?;
         Ok(find(&seen, kind).and_then(|one| one["message"].as_str()).unwrap_or_default().to_owned())
@@ -130,7 +130,7 @@ impl Game {
         self.until(&format!("{count} drained"), drained).await.map(drop)
     }
 
-    /// Waits until as many pods as this wait for the hook of this field of the status; their names.
+    /// Waits until `count` pods wait for a hook, according to this field of the status, and returns their names.
     pub async fn until_waiting(&self, field: &str, count: usize) -> Result<BTreeSet<String>> {
         let waiting = |status: &Value| status[field].as_array().map_or(0, Vec::len);
         let status = self.until(&format!("{count} in {field}"), |status| waiting(status) == count).await?;
@@ -138,7 +138,7 @@ impl Game {
         Ok(all.filter_map(|one| one["podName"].as_str().map(str::to_owned)).collect())
     }
 
-    /// Waits until every pod is protected and nothing is left to do; its pods.
+    /// Waits until every pod is protected and nothing is left to do, and returns the pods.
     pub async fn until_protected(&self) -> Result<Vec<Pod>> {
         self.until_rest("Complete").await?;
         self.until_condition("Protected", "True", "HookDecides").await?;
@@ -153,7 +153,7 @@ impl Game {
         Ok(all.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect())
     }
 
-    /// How many of its pods are on each image.
+    /// How many of its pods run each image.
     pub async fn images(&self) -> Result<BTreeMap<String, usize>> {
         let mut images = BTreeMap::new();
         for pod in self.pods().await? {
@@ -184,20 +184,20 @@ fn condition<'a>(status: &'a Value, kind: &str) -> Option<(&'a str, &'a str)> {
     Some((found["status"].as_str()?, found["reason"].as_str()?))
 }
 
-/// What was seen of pods while they were watched.
+/// What a watch of pods has seen.
 #[derive(Debug, Clone, Default)]
 pub struct PodCount {
-    /// The most that existed at once without being deleted.
+    /// The most pods that existed at once without being deleted.
     pub most: usize,
-    /// The fewest that were ready at once.
+    /// The fewest pods that were ready at once.
     pub fewest_ready: usize,
     /// Names of all pods that ever existed.
     pub names: Vec<String>,
-    /// How long each was out of service.
+    /// How long each pod was out of service.
     pub services: Services,
 }
 
-/// Watches pods until the returned closure is called, which says what was seen at every single event.
+/// Watches pods until the returned closure is called, which returns what was seen over all events.
 pub async fn watch_pods(pods: &Api<Pod>, label: &str) -> Result<impl FnOnce() -> PodCount + use<>> {
     let mut known: BTreeMap<String, (bool, bool)> = BTreeMap::new();
     let list = pods.list(&ListParams::default().labels(label)).await?;
@@ -219,7 +219,7 @@ pub async fn watch_pods(pods: &Api<Pod>, label: &str) -> Result<impl FnOnce() ->
             match change {
                 Ok(watcher::Event::Apply(pod)) => drop(known.insert(pod.name_any(), state(&pod))),
                 Ok(watcher::Event::Delete(pod)) => drop(known.remove(&pod.name_any())),
-                // A list counts when it is complete.
+                // A new list replaces what is known only when it is complete.
                 Ok(watcher::Event::InitApply(pod)) => {
                     listed.insert(pod.name_any(), state(&pod));
                     continue;

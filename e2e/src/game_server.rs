@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::pod::ip;
 
-/// Sends a request; the body of the answer.
+/// Sends a request and returns the body of the response.
 pub fn ask(pod: &Pod, request: &str) -> Result<String> {
     let mut stream = TcpStream::connect((ip(pod)?.as_str(), 8000))?;
     stream.write_all(request.as_bytes())?;
@@ -17,7 +17,7 @@ pub fn ask(pod: &Pod, request: &str) -> Result<String> {
     Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or(answer))
 }
 
-/// What it answers at a path.
+/// The body of the response to a GET of this path.
 pub fn get(pod: &Pod, path: &str) -> Result<String> {
     ask(pod, &format!("GET {path} HTTP/1.1\r\n\r\n"))
 }

@@ -1,4 +1,5 @@
-//! Hook servers, kind and hostile, on an address of this machine that is not loopback: the operator's guard stays on.
+//! Hook servers, well-behaved and hostile. They listen on an address of this machine that is not loopback, so that the
+//! operator's check of addresses stays on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -16,7 +17,7 @@ use tokio::task::JoinHandle;
 use crate::scene::Scene;
 use crate::wait::until;
 
-/// An address of this machine that others could reach. Nothing is sent.
+/// An address of this machine that is not loopback. Nothing is sent to find it.
 pub fn own_address() -> Result<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect("192.0.2.1:9").context("this machine has no address but loopback")?;
@@ -36,11 +37,11 @@ pub enum Manner {
     Drips,
     /// With a body that never ends.
     Floods,
-    /// With the number of sessions that the server named by the path still has.
+    /// With the number of sessions of the game server that the path names.
     Counts(Sessions),
 }
 
-/// Game servers that still have a session, and those that have none any more.
+/// Which game servers still have a session, and how often each was asked about.
 #[derive(Debug, Clone, Default)]
 pub struct Sessions(Arc<std::sync::Mutex<Known>>);
 
@@ -66,12 +67,12 @@ impl Sessions {
         self.known().ended.remove(server);
     }
 
-    /// Every session ends, of servers to come too.
+    /// All sessions end, and game servers that start later have none.
     pub fn end_all(&self) {
         self.known().all_ended = true;
     }
 
-    /// How often each server was asked.
+    /// How often each game server was asked about.
     #[must_use]
     pub fn asked(&self) -> BTreeMap<String, usize> {
         self.known().asked.clone()
@@ -118,7 +119,7 @@ impl HookServer {
             while let Ok((stream, _)) = listener.accept().await {
                 let (manner, count, seen) = (manner.clone(), Arc::clone(&count), Arc::clone(&seen));
                 connections.spawn(async move {
-                    // A client that goes away is what is tested.
+                    // Some tests have clients that disconnect: that is no error here.
                     let _ = serve(stream, &manner, &count, &seen).await;
                 });
             }
@@ -126,7 +127,7 @@ impl HookServer {
         Ok(Self { address, requests, last, task })
     }
 
-    /// Says a JSON value.
+    /// Starts a server that answers with a JSON value.
     pub async fn json(value: &Value) -> Result<Self> {
         Self::start(Manner::Says("200 OK\r\nContent-Type: application/json", value.to_string().into_bytes())).await
     }
@@ -192,7 +193,8 @@ async fn serve(mut stream: TcpStream, manner: &Manner, count: &AtomicUsize, seen
     Ok(())
 }
 
-/// A name server for four names: `good.test` is this machine, `home.test` is loopback, `fickle.test` is this machine once and loopback ever after, and nothing else exists.
+/// A name server for three names: `good.test` is this machine, `home.test` is loopback, and `fickle.test` is this machine
+/// in the first answer and loopback in all later ones. No other name exists.
 #[derive(Debug)]
 pub struct NameServer {
     address: SocketAddr,
@@ -252,7 +254,7 @@ fn question_end(message: &[u8]) -> Option<usize> {
     Some(at + 5)
 }
 
-/// An answer with one address, with none of that type, or that the name does not exist.
+/// A response with one address, with no address of the asked type, or with NXDOMAIN.
 fn reply(question: &[u8], address: Option<Ipv4Addr>, is_v4: bool) -> Option<Vec<u8>> {
     let asked = question.get(12..question_end(question)?)?;
     let answers = u8::from(is_v4 && address.is_some());
@@ -278,7 +280,7 @@ pub fn hook_run(name: &str, metric: &Value) -> Value {
     json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": name }, "spec": { "metrics": [metric] } })
 }
 
-/// The status of a HookRun when it has a verdict.
+/// Waits until a HookRun is complete and returns its status.
 pub async fn verdict(scene: &Scene, name: &str) -> Result<Value> {
     let complete = |run: &DynamicObject| run.data["status"]["conditions"][0]["status"] == "True";
     let run = until(&scene.custom("HookRun"), name, "a verdict", |run| run.is_some_and(complete)).await?;
@@ -294,7 +296,7 @@ pub fn webtest(url: &str, condition: &str, interval: &str) -> Value {
     })
 }
 
-/// A metric that is measured once and waits two seconds for the answer.
+/// A metric that is measured once, with a timeout of two seconds.
 #[must_use]
 pub fn impatient(web: Value) -> Value {
     let mut web = web;
@@ -302,7 +304,8 @@ pub fn impatient(web: Value) -> Value {
     json!({ "name": "webtest", "consecutiveErrorLimit": 0, "provider": { "web": web } })
 }
 
-/// A HookTemplate `drained` that approves when a pod has no session any more; if patient it measures every second until then, otherwise it denies at once.
+/// A HookTemplate `drained` that approves when a pod has no session any more. A patient one measures every second until
+/// then, any other denies at once.
 #[must_use]
 pub fn sessions_template(server: &HookServer, patient: bool) -> Value {
     let mut metric = json!({
@@ -319,7 +322,7 @@ pub fn sessions_template(server: &HookServer, patient: bool) -> Value {
     })
 }
 
-/// Starts a server of sessions and applies the HookTemplate that asks it.
+/// Starts a server that counts sessions, and applies the HookTemplate that asks it.
 pub async fn serve_sessions(scene: &Scene, patient: bool) -> Result<(HookServer, Sessions)> {
     let sessions = Sessions::default();
     let server = HookServer::start(Manner::Counts(sessions.clone())).await?;
@@ -327,13 +330,13 @@ pub async fn serve_sessions(scene: &Scene, patient: bool) -> Result<(HookServer,
     Ok((server, sessions))
 }
 
-/// A strategy that asks that HookTemplate.
+/// An update strategy with the hook of [`sessions_template`].
 #[must_use]
 pub fn sessions_hook() -> Value {
     json!({ "hook": { "templateName": "drained" } })
 }
 
-/// Lets the operator act as the ServiceAccount `default` of the namespace.
+/// Lets the operator impersonate the ServiceAccount `default` of the namespace.
 pub async fn lend(scene: &Scene) -> Result<()> {
     scene.kubectl(&["create", "role", "speak", "--verb=impersonate", "--resource=serviceaccounts", "--resource-name=default"])?;
     scene.kubectl(&["create", "rolebinding", "speak", "--role=speak", "--serviceaccount=bcs-system:gameplane"])?;

@@ -1,7 +1,9 @@
-//! The harness of the end-to-end tests: shared clusters, a namespace per test, waiting on watches, and a folder with everything a person needs when a test fails.
+//! The harness of the end-to-end tests: shared clusters, a namespace per test, waiting on watches, and for each failed
+//! test a folder with everything that is needed to understand it.
 //!
-//! Clusters are started by the first test that needs them and stopped when all tests have ended. Tests of one cluster run side by side; a test that disturbs a whole
-//! cluster (a drained node, a cut cable) says so and has it for itself.
+//! A cluster is started by the first test that needs it and stopped when all tests have ended. Tests on one cluster run
+//! side by side; a test that disturbs the whole cluster (a drained node, a cut cable) is added as such and has it to
+//! itself.
 
 #![expect(clippy::indexing_slicing, reason = "what is indexed here is JSON, which answers null")]
 

@@ -20,18 +20,19 @@ use crate::scene::{Scene, run};
 
 const API_SERVICE: &str = "v1beta1.external.metrics.k8s.io";
 
-/// The metric's API, registered with the API server. Dropping it ends it.
+/// The metric's API, registered with the API server. Dropping it removes it.
 #[derive(Debug)]
 pub struct Metrics {
     players: Arc<AtomicI64>,
     server: JoinHandle<()>,
-    /// Takes the registration back.
+    /// Removes the registration.
     unregister: Command,
 }
 
 impl Drop for Metrics {
     fn drop(&mut self) {
-        // An API that does not answer keeps every namespace of the cluster from going. If the cluster is gone there is nothing to take back.
+        // An API that does not answer blocks the deletion of every namespace in the cluster. If the cluster is gone, there
+        // is nothing to remove.
         let _ = self.unregister.output();
         self.server.abort();
     }
@@ -64,7 +65,7 @@ impl Metrics {
     }
 
     fn register(&self, scene: &Scene, port: u16) -> Result<()> {
-        // The API server finds us by name; there is no pod to route to.
+        // The API server reaches this server by name; there is no pod to route to.
         scene.apply(&json!({
             "apiVersion": "v1", "kind": "Service", "metadata": { "name": "metrics" },
             "spec": { "type": "ExternalName", "externalName": "localhost", "ports": [{ "port": port }] },

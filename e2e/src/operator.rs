@@ -1,4 +1,4 @@
-//! The operator of a cluster as a process: its log, its HTTP server, its memory, and its death.
+//! The operator of a cluster as a process: its log, its HTTP server, its memory, and killing it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::scene::{root, run};
 
-/// One operator, which does not wait for a lease.
+/// A single operator without leader election.
 #[must_use]
 pub fn single() -> OperatorOptions {
     OperatorOptions { args: vec!["--leader-elect=false".into()], ..OperatorOptions::default() }
@@ -42,7 +42,7 @@ pub fn deploy(cluster: &Cluster, file: &str) -> Result<()> {
     run(cluster.kubectl().args(["apply", "-f"]).arg(root().join("deploy").join(file)), "").map(drop)
 }
 
-/// What it answers at a path: `/metrics`, `/healthz` or `/readyz`.
+/// The operator's response at a path: `/metrics`, `/healthz` or `/readyz`.
 pub async fn ask(cluster: &Cluster, path: &str) -> Result<String> {
     let log = std::fs::read_to_string(cluster.folder().join("logs/operator-1.log"))?;
     let address = log.lines().filter(|line| line.contains("serving /healthz")).find_map(|line| line.split("address=").nth(1));
@@ -77,7 +77,7 @@ impl Killer {
             loop {
                 tokio::time::sleep(Duration::from_millis(rand::random_range(100..1200))).await;
                 let pid = std::fs::read_to_string(&file).ok().and_then(|pid| Pid::from_raw(pid.trim().parse().ok()?));
-                // Between death and restart there is no process to kill.
+                // Until it is restarted there is no process to kill.
                 let Some(pid) = pid.filter(|pid| Some(*pid) != last) else { continue };
                 if kill_process(pid, Signal::KILL).is_ok() {
                     count.fetch_add(1, Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl Killer {
         Self { kills, task }
     }
 
-    /// How often so far.
+    /// How often it was killed so far.
     #[must_use]
     pub fn kills(&self) -> usize {
         self.kills.load(Ordering::Relaxed)

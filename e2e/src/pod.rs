@@ -1,4 +1,4 @@
-//! What a pod says about itself.
+//! What a pod's spec and status say.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ pub fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
     pod.status.as_ref()?.conditions.as_ref()?.iter().find(|one| one.type_ == kind)
 }
 
-/// Its readiness gate for in-place updates.
+/// The condition of its readiness gate for in-place updates.
 #[must_use]
 pub fn gate(pod: &Pod) -> Option<&PodCondition> {
     condition(pod, "InPlaceUpdateReady")
@@ -60,7 +60,7 @@ pub fn waits_for<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
     container(pod, name)?.state.as_ref()?.waiting.as_ref()?.reason.as_deref()
 }
 
-/// How many pods have had this many restarts of their first container.
+/// How many pods there are for each number of restarts of the first container.
 #[must_use]
 pub fn restarts(pods: &[Pod]) -> BTreeMap<i32, usize> {
     let mut all = BTreeMap::new();

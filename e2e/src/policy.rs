@@ -1,4 +1,4 @@
-//! Admission policies that refuse writes of pods.
+//! Admission policies that refuse writes to pods.
 
 use anyhow::Result;
 use serde_json::json;
@@ -6,8 +6,8 @@ use serde_json::json;
 use crate::scene::{Scene, run};
 use crate::wait::eventually;
 
-/// Refuses an operation on pods of the test's namespace, unless `expression` holds, with this message. Returns when `probe`, a dry run by kubectl, is refused.
-/// The policy stays until [`lift`].
+/// Refuses an operation on pods of the test's namespace with this message, unless `expression` holds. Returns when
+/// `probe`, a dry run by kubectl, is refused. The policy stays until [`lift`].
 pub async fn forbid(scene: &Scene, operation: &str, expression: &str, message: &str, probe: &[&str]) -> Result<()> {
     let name = scene.namespace();
     let rule = json!({ "apiGroups": [""], "apiVersions": ["v1"], "operations": [operation], "resources": ["pods"] });
@@ -26,7 +26,7 @@ pub async fn forbid(scene: &Scene, operation: &str, expression: &str, message: &
     eventually("the policy is not in force", || scene.kubectl(probe).is_err_and(|error| format!("{error:#}").contains(message))).await
 }
 
-/// Ends what [`forbid`] refuses.
+/// Removes the policy of [`forbid`].
 pub fn lift(scene: &Scene) -> Result<()> {
     let kinds = "validatingadmissionpolicybinding,validatingadmissionpolicy";
     run(scene.cluster().kubectl().args(["delete", kinds, scene.namespace()]), "").map(drop)

@@ -1,4 +1,5 @@
-//! A stand-in between the operator and the API server that counts, cuts and kills.
+//! A proxy between the operator and the API server that counts writes, refuses them, cuts or stalls watches, and kills
+//! the operator.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,9 +34,9 @@ struct Shared {
     pid_file: PathBuf,
     /// How often watches were cut.
     cuts: watch::Sender<usize>,
-    /// How often watches were stalled: those that were open then say nothing any more.
+    /// How often watches were stalled: a watch of pods that was open then delivers no further events.
     stalls: watch::Sender<usize>,
-    /// How many milliseconds lists take.
+    /// By how many milliseconds lists are delayed.
     list_takes: AtomicU64,
     lists: AtomicUsize,
     /// Requests that are still to be refused with 429.
@@ -47,7 +48,8 @@ struct Shared {
     rule: std::sync::Mutex<Option<Rule>>,
 }
 
-/// Writes with this method whose path contains this text are answered with this code; 0 means that they are done and never answered.
+/// Writes with this method whose path contains this text are answered with this code; 0 means that they are carried out
+/// and never answered.
 #[derive(Debug, Clone)]
 struct Rule {
     method: Method,
@@ -68,7 +70,7 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Listens on a free port. Who uses its kubeconfig has the rights of the operator's ServiceAccount.
+    /// Listens on a free port. Requests through its kubeconfig have the rights of the operator's ServiceAccount.
     pub async fn start(cluster: &Cluster) -> Result<Self> {
         let account = cluster.service_account_kubeconfig(localkube::operator::NAMESPACE, localkube::operator::SERVICE_ACCOUNT).await?;
         let config = kube::Config::from_custom_kubeconfig(kube::config::Kubeconfig::read_from(account)?, &Default::default()).await?;
@@ -103,33 +105,33 @@ impl Proxy {
         Ok(Self { shared, kubeconfig, server })
     }
 
-    /// What the operator is to be started with.
+    /// The kubeconfig with which the operator reaches the API server through this proxy.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.kubeconfig.clone()
     }
 
-    /// Kills the operator after every `count`th write from now on; 0 ends it.
+    /// Kills the operator after every `count`th write from now on; 0 stops that.
     pub fn kill_every(&self, count: usize) {
         self.shared.kill_every.store(count, Ordering::SeqCst);
     }
 
-    /// Ends every watch that is open.
+    /// Ends every open watch.
     pub fn cut_watches(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Watches of pods that are open say nothing any more.
+    /// Open watches of pods deliver no further events.
     pub fn stall_watches(&self) {
         self.shared.stalls.send_modify(|stalls| *stalls += 1);
     }
 
-    /// Lists take so long from now on.
+    /// Delays lists by this much from now on.
     pub fn slow_lists(&self, take: Duration) {
         self.shared.list_takes.store(u64::try_from(take.as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
     }
 
-    /// How many lists were asked for.
+    /// How many lists were requested.
     #[must_use]
     pub fn lists(&self) -> usize {
         self.shared.lists.load(Ordering::SeqCst)
@@ -140,13 +142,14 @@ impl Proxy {
         self.shared.overload.store(count, Ordering::SeqCst);
     }
 
-    /// Answers writes with this method whose path contains `part` with `code` from now on; 0 does them and never answers.
+    /// From now on answers writes with this method whose path contains `part` with `code`; with 0 they are carried out and
+    /// never answered.
     pub fn refuse_all(&self, method: Method, part: &str, code: u16) {
         let rule = Rule { method, part: part.to_owned(), code };
         *self.shared.rule.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(rule);
     }
 
-    /// Refuses nothing any more.
+    /// Ends what [`Proxy::refuse_all`] refuses.
     pub fn allow(&self) {
         *self.shared.rule.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
     }
@@ -211,14 +214,15 @@ async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Respons
     let pause = Duration::from_millis(if is_list { shared.list_takes.load(Ordering::SeqCst) } else { 0 });
     shared.lists.fetch_add(usize::from(is_list), Ordering::SeqCst);
     let (stalls, stalled_before) = (shared.stalls.subscribe(), *shared.stalls.borrow());
-    let told = move |chunk| std::future::ready((!is_pod_watch || *stalls.borrow() == stalled_before).then_some(chunk));
-    let begin = futures::stream::once(tokio::time::sleep(pause)).filter_map(|()| std::future::ready(None));
-    let data = begin.chain(Body::new(body).into_data_stream().filter_map(told));
+    let passed = move |chunk| std::future::ready((!is_pod_watch || *stalls.borrow() == stalled_before).then_some(chunk));
+    let delay = futures::stream::once(tokio::time::sleep(pause)).filter_map(|()| std::future::ready(None));
+    let data = delay.chain(Body::new(body).into_data_stream().filter_map(passed));
     let cut = async move { drop(cuts.changed().await) };
     Response::from_parts(parts, Body::from_stream(data.take_until(Box::pin(cut))))
 }
 
-/// The server has done what was asked, and the operator never learns of it.
+/// Counts a write and kills the operator if that is due: the API server has carried the write out, and the operator never
+/// learns of it.
 fn kill_if_due(shared: &Shared) {
     let number = shared.writes.fetch_add(1, Ordering::SeqCst) + 1;
     let every = shared.kill_every.load(Ordering::SeqCst);

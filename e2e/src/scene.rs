@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::wait::{eventually, until};
 
-/// The surroundings of one test.
+/// The cluster and the namespace of one test.
 #[derive(Debug)]
 pub struct Scene {
     cluster: Arc<Cluster>,
@@ -22,7 +22,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// A namespace of its own for `test`.
+    /// Creates the namespace of `test`.
     pub async fn open(cluster: Arc<Cluster>, test: &str) -> Result<Self> {
         let namespace: String = test.rsplit("::").next().unwrap_or(test).replace('_', "-").chars().take(50).collect();
         let scene = Self { cluster, namespace: namespace.trim_end_matches('-').to_owned() };
@@ -68,7 +68,7 @@ impl Scene {
         Api::namespaced(self.client(), &self.namespace)
     }
 
-    /// Objects of one of our kinds in the test's namespace.
+    /// Objects of one of the operator's kinds in the test's namespace.
     #[must_use]
     pub fn custom(&self, kind: &str) -> Api<DynamicObject> {
         let resource = ApiResource {
@@ -87,7 +87,7 @@ impl Scene {
         self.api()
     }
 
-    /// `kubectl` in the test's namespace; its output, or an error with what it said.
+    /// Runs `kubectl` in the test's namespace and returns its output, or an error with what it printed.
     pub fn kubectl(&self, words: &[&str]) -> Result<String> {
         run(self.kubectl_command().args(words), "")
     }
@@ -100,7 +100,7 @@ impl Scene {
         command
     }
 
-    /// Applies an object as a person would.
+    /// Applies an object with kubectl, as a user does.
     pub fn apply(&self, object: &Value) -> Result<()> {
         run(self.kubectl_command().args(["apply", "-f", "-"]), &object.to_string()).map(drop)
     }
@@ -110,7 +110,7 @@ impl Scene {
         run(self.kubectl_command().args(["apply", "-f"]).arg(root().join(path)), "").map(drop)
     }
 
-    /// What kubectl says when it is refused; an error if it is not.
+    /// What kubectl prints when it is refused; an error if it is not.
     pub fn refusal(&self, words: &[&str]) -> Result<String> {
         match self.kubectl(words) {
             Ok(said) => bail!("kubectl {} was not refused: {said}", words.join(" ")),
@@ -118,13 +118,13 @@ impl Scene {
         }
     }
 
-    /// Waits until `kubectl auth can-i` says yes: new Roles count after a moment.
+    /// Waits until `kubectl auth can-i` answers yes: new Roles take effect after a moment.
     pub async fn until_allowed(&self, words: &[&str]) -> Result<()> {
         let question = [&["auth", "can-i"][..], words].concat();
-        eventually("the Role does not count", || self.kubectl(&question).is_ok_and(|answer| answer.trim() == "yes")).await
+        eventually("the Role has no effect", || self.kubectl(&question).is_ok_and(|answer| answer.trim() == "yes")).await
     }
 
-    /// A pod with one container `game` on the given image, changed by `with` (a merge patch).
+    /// Creates a pod with one container `game` on the given image, changed by `with` (a merge patch).
     pub fn pod(&self, name: &str, image: &str, with: &Value) -> Result<()> {
         let mut pod = json!({
             "apiVersion": "v1",
@@ -147,13 +147,14 @@ impl Scene {
         self.patch_pod(pod, json!({ "spec": { "containers": [{ "name": container, "image": image }] } })).await
     }
 
-    /// Writes what a person needs to understand a failure into `folder`.
+    /// Writes what is needed to understand a failure into `folder`.
     pub(crate) fn describe(&self, folder: &Path) -> Result<()> {
         describe(self.cluster(), &["--namespace", &self.namespace], folder)
     }
 }
 
-/// Writes what a person needs to understand a failure into `folder`: objects and events of a namespace or of all, nodes and logs.
+/// Writes what is needed to understand a failure into `folder`: objects and events of one namespace or of all, nodes and
+/// logs.
 pub(crate) fn describe(cluster: &Cluster, scope: &[&str], folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder)?;
     let dump = |name: &str, words: &[&str]| {
@@ -174,14 +175,14 @@ pub(crate) fn describe(cluster: &Cluster, scope: &[&str], folder: &Path) -> Resu
     Ok(())
 }
 
-/// Which processes of a cluster live, and which have died.
+/// Which processes of a cluster run, and which have died.
 fn processes(cluster: &Cluster) -> Result<String> {
     let mut lines = Vec::new();
     for file in std::fs::read_dir(cluster.folder())?.flatten().map(|entry| entry.path()) {
         if file.extension().is_some_and(|extension| extension == "pid") {
             let pid = std::fs::read_to_string(&file)?;
-            let lives = Path::new("/proc").join(pid.trim()).exists();
-            lines.push(format!("{} {} {}", file.display(), pid.trim(), if lives { "lives" } else { "is dead" }));
+            let runs = Path::new("/proc").join(pid.trim()).exists();
+            lines.push(format!("{} {} {}", file.display(), pid.trim(), if runs { "runs" } else { "is dead" }));
         }
     }
     lines.sort();
@@ -206,7 +207,7 @@ pub fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// Runs a command with `input`; its output, or an error with what it said.
+/// Runs a command with `input` and returns its output, or an error with what it printed.
 pub fn run(command: &mut Command, input: &str) -> Result<String> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     if let Some(mut stdin) = child.stdin.take() {

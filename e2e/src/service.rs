@@ -1,4 +1,4 @@
-//! How long pods that are updated in place are out of service, and whose time that is.
+//! How long pods are out of service for an in-place update, and how much of that the restart of the container takes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use kube::ResourceExt;
 /// One time that a pod was out of service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outage {
-    /// From the gate going down to the gate being up again.
+    /// From the readiness gate turning False until it is True again.
     pub whole: Duration,
-    /// From the new image to the container that runs it.
+    /// From the new image in the spec until the container runs it.
     pub restart: Duration,
 }
 
-/// What is known of one pod's service.
+/// What is known of one pod.
 #[derive(Debug, Clone, Default)]
 struct Service {
     down: Option<Instant>,
@@ -25,7 +25,7 @@ struct Service {
     outages: Vec<Outage>,
 }
 
-/// The service of pods, event by event.
+/// When pods were out of service, event by event.
 #[derive(Debug, Clone, Default)]
 pub struct Services(BTreeMap<String, Service>);
 

@@ -28,7 +28,7 @@ struct Site {
     operators: Mutex<Option<Operators>>,
     cluster: OnceCell<Arc<Cluster>>,
     /// Held for reading by a test that shares the cluster, for writing by one that disturbs it.
-    peace: RwLock<()>,
+    access: RwLock<()>,
 }
 
 /// How a test uses a shared cluster.
@@ -36,9 +36,9 @@ struct Site {
 enum Manner {
     /// Side by side with others.
     Sharing,
-    /// For itself.
+    /// With the cluster to itself.
     Disturbing,
-    /// For itself, without the operator.
+    /// With the cluster to itself, and without the operator.
     Bare,
 }
 
@@ -54,14 +54,15 @@ pub struct Suite {
     skipped: std::sync::Mutex<Vec<String>>,
 }
 
-/// What a test has started for itself. It lives until the test has ended and, if it failed, its evidence is kept.
+/// What a test has started for itself. It is kept until the test has ended and, if the test failed, its evidence is saved.
 type Own = std::sync::Mutex<(Vec<Arc<Cluster>>, Vec<tokio::process::Child>)>;
 
 tokio::task_local! {
     static OWN: Own;
 }
 
-/// How long a node may be silent in these tests before it is Unknown: three heartbeats, so that a machine that stalls does not lose its nodes.
+/// How long a node may be silent in these tests before it is Unknown: three heartbeats, so that a machine that stalls does
+/// not lose its nodes.
 const NODE_GRACE: Duration = Duration::from_secs(30);
 
 /// How long a node may be Unknown in these tests before it counts as lost: as long as by default with SOAK=1.
@@ -120,7 +121,7 @@ impl Suite {
         Ok(Arc::clone(cluster))
     }
 
-    /// The operator runs on a shared cluster, or does not and is not even installed.
+    /// Installs and starts the operator on a shared cluster if it is wanted there, otherwise stops and uninstalls it.
     async fn operate(&self, place: Place, cluster: &Cluster, wanted: bool) -> Result<()> {
         let mut operators = self.site(place).operators.lock().await;
         match operators.take() {
@@ -132,7 +133,7 @@ impl Suite {
             }
             Some(running) => {
                 running.stop().await;
-                // Its policies would bind another operator, too.
+                // Its admission policies would apply to another operator, too.
                 let files = ["06-hook-approvals.yaml", "05-pod-protection.yaml", "03-rbac.yaml", "02-namespace.yaml", "01-resources.yaml"];
                 for file in files {
                     let path = crate::scene::root().join("deploy").join(file);
@@ -153,7 +154,7 @@ impl Suite {
         self.named(name_of::<F>(), test);
     }
 
-    /// The same, with a name of its own: for closures.
+    /// The same with an explicit name, for closures.
     pub fn named<F, Fut>(self: &Arc<Self>, name: &str, test: F)
     where
         F: FnOnce(Arc<Suite>) -> Fut + Send + 'static,
@@ -199,7 +200,7 @@ impl Suite {
         self.on_cluster(place, Manner::Sharing, test);
     }
 
-    /// A test that has a shared cluster for itself while it runs.
+    /// A test that has a shared cluster to itself while it runs.
     pub fn disturbing<F, Fut>(self: &Arc<Self>, place: Place, test: F)
     where
         F: FnOnce(Arc<Scene>) -> Fut + Send + 'static,
@@ -231,9 +232,9 @@ impl Suite {
         let title = name.to_owned();
         self.add(Trial::test(name, move || {
             let run = async {
-                let peace = &suite.site(place).peace;
+                let access = &suite.site(place).access;
                 let shares = manner == Manner::Sharing;
-                let (_shared, _exclusive) = if shares { (Some(peace.read().await), None) } else { (None, Some(peace.write().await)) };
+                let (_shared, _exclusive) = if shares { (Some(access.read().await), None) } else { (None, Some(access.write().await)) };
                 let cluster = suite.cluster(place).await?;
                 suite.operate(place, &cluster, manner != Manner::Bare).await.context("the operator")?;
                 let scene = Arc::new(Scene::open(cluster, &title).await?);
@@ -255,7 +256,7 @@ impl Suite {
         trials.iter().map(|trial| trial.name().to_owned()).collect()
     }
 
-    /// Names a test that cannot run on this machine.
+    /// Adds a test that cannot run on this machine, so that the summary names it.
     pub fn skip(&self, name: &str) {
         self.add(Trial::test(name, || Ok(())).with_ignored_flag(true));
         self.skipped.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(name.to_owned());
@@ -281,11 +282,11 @@ impl Suite {
         self.trials.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(trial);
     }
 
-    /// Runs every test that was added, stops the clusters and says what could not run here.
+    /// Runs every test that was added, stops the clusters and prints which tests could not run here.
     #[must_use]
     pub fn run(self: Arc<Self>) -> ExitCode {
         let mut arguments = Arguments::from_args();
-        // Tests wait most of the time; more threads than processors pay.
+        // Tests mostly wait, so more threads than processors are worthwhile.
         arguments.test_threads.get_or_insert(8);
         let trials = std::mem::take(&mut *self.trials.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
         let conclusion = libtest_mimic::run(&arguments, trials);
@@ -298,7 +299,7 @@ impl Suite {
     }
 }
 
-/// Whether this machine lets us run real nodes.
+/// Whether real nodes can run here.
 fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0)
 }

@@ -14,12 +14,14 @@ use serde::de::DeserializeOwned;
 use crate::pod::is_ready;
 use crate::suite::node_silence;
 
-/// Far above what a slow machine needs, and longer than any silence in the tests: only a broken run waits this long.
+/// The timeout of a wait: far above what a slow machine needs, and longer than a node is silent in any test, so that only a
+/// failing test reaches it.
 fn limit() -> Duration {
     Duration::from_secs(140) + 2 * node_silence()
 }
 
-/// Waits until `holds` is true of the object (or of its absence) and returns it. On failure the error carries what was seen last.
+/// Waits until `holds` is true of the object (or of its absence) and returns it. On timeout the error contains what was
+/// seen last.
 pub async fn until<K>(api: &Api<K>, name: &str, what: &str, mut holds: impl FnMut(Option<&K>) -> bool) -> Result<Option<K>>
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Serialize + Send + 'static,
@@ -76,24 +78,25 @@ pub async fn until_some_pod(pods: &Api<Pod>, what: &str, mut holds: impl FnMut(&
     tokio::time::timeout(limit(), watching).await.map_err(|_| anyhow::anyhow!("no pod was seen within {} s: {what}", limit().as_secs()))
 }
 
-/// Looks until something holds of which nothing tells: processes, files, logs, what a server says.
-pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
-    eventually_says(what, || std::future::ready(Ok(holds()))).await
+/// Polls until `holds` is true, for what cannot be watched: processes, files, logs, responses. On timeout `failure` is the
+/// error.
+pub async fn eventually(failure: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
+    eventually_says(failure, || std::future::ready(Ok(holds()))).await
 }
 
-/// The same for what has to be asked for.
-pub async fn eventually_says<Fut: Future<Output = Result<bool>>>(what: &str, mut holds: impl FnMut() -> Fut) -> Result<()> {
+/// The same for an asynchronous check.
+pub async fn eventually_says<Fut: Future<Output = Result<bool>>>(failure: &str, mut holds: impl FnMut() -> Fut) -> Result<()> {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(60) + 2 * node_silence();
     while !holds().await? {
         if tokio::time::Instant::now() >= deadline {
-            bail!("{what}");
+            bail!("{failure}");
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     Ok(())
 }
 
-/// Repeats a request until this is the answer: kube-proxy and DNS do not tell when they have caught up.
+/// Repeats a request until this is the response: kube-proxy and DNS give no signal when they have caught up.
 pub async fn until_answer(wanted: &str, mut attempt: impl FnMut() -> Result<String>) -> Result<()> {
     let mut last = None;
     let is_it = || {

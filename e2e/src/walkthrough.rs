@@ -32,14 +32,14 @@ pub fn canary(scene: &Arc<Scene>, change: &Value) -> Result<Game> {
     Ok(Game::named(scene, NAME))
 }
 
-/// Its HookTemplate, asking this server.
+/// The HookTemplate of the canary walk-through, which asks this server.
 pub fn hook_template(server: &HookServer, condition: &str) -> Result<Value> {
     let mut template = example("hooktemplate.yaml", &json!({}))?;
     template["spec"]["metrics"] = json!([webtest(&server.url(), condition, "1s")]);
     Ok(template)
 }
 
-/// Changes the image as the walk-throughs do; what kubectl says.
+/// Changes the image as the walk-throughs do, and returns kubectl's output.
 pub fn set_image(scene: &Scene, image: &str) -> Result<String> {
     patch(scene, "/spec/template/spec/containers/0/image", &json!(image))
 }

@@ -1,4 +1,4 @@
-//! An admission webhook that puts a mirror's name before every image, as registries inside companies want it.
+//! An admission webhook that prefixes every image with the name of a mirror, as companies with their own registry do.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::scene::{Scene, run};
 
-/// What images begin with.
+/// The prefix of rewritten images.
 pub const MIRROR: &str = "mirror.test/";
 
-/// The webhook of one namespace. It ends with [`Mirror::stop`]; dropping it only closes the server.
+/// The webhook of one namespace. [`Mirror::stop`] removes it; dropping it only closes the server.
 #[derive(Debug)]
 pub struct Mirror {
     name: String,
@@ -55,7 +55,7 @@ impl Mirror {
                 let (acceptor, count) = (acceptor.clone(), Arc::clone(&count));
                 connections.spawn(async move {
                     if let Ok(stream) = acceptor.accept(stream).await {
-                        // The API server asks again if it gets no answer.
+                        // The API server retries if it gets no response.
                         let _ = serve(stream, &count).await;
                     }
                 });
@@ -63,7 +63,7 @@ impl Mirror {
         });
         let mirror = Self { name: scene.namespace().to_owned(), reviews, server };
         run(scene.cluster().kubectl().args(["apply", "-f", "-"]), &mirror.configuration(address, &certificate.pem()).to_string())?;
-        // The API server takes a moment to heed it.
+        // The API server takes a moment until it calls the webhook.
         let words = ["run", "probe", "--image=probe:1", "--dry-run=server", "-o", "jsonpath={.spec.containers[0].image}"];
         for _ in 0..300 {
             if scene.kubectl(&words)?.starts_with(MIRROR) {
@@ -85,13 +85,13 @@ impl Mirror {
         json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": { "name": self.name }, "webhooks": [webhook] })
     }
 
-    /// How many pods it has looked at.
+    /// How many requests it has reviewed.
     #[must_use]
     pub fn reviews(&self) -> usize {
         self.reviews.load(Ordering::SeqCst)
     }
 
-    /// The API server does not ask it any more.
+    /// Removes the webhook from the API server.
     pub fn stop(self, scene: &Scene) -> Result<()> {
         run(scene.cluster().kubectl().args(["delete", "mutatingwebhookconfiguration", &self.name]), "").map(drop)
     }

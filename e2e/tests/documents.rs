@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use e2e::Suite;
 
-/// To be called last: it looks at the tests that were added before.
+/// To be called last: it checks the tests that were added before.
 pub(crate) fn add(suite: &Arc<Suite>) {
     let names = suite.names();
     suite.named("documents::every_behaviour_names_its_test", |_| every_behaviour_names_its_test(names));

@@ -22,7 +22,8 @@ fn main() -> ExitCode {
     gamedeployment::add(&suite);
     hookrun::add(&suite);
     localkube::add(&suite);
-    // Installing the operator takes it away from the shared real nodes: after the tests that use it there.
+    // The test that installs the operator first removes it from the shared real nodes, so it comes after the tests that use
+    // it there.
     operator::add(&suite);
     documents::add(&suite);
     suite.run()

@@ -26,7 +26,7 @@ follow() {
   watcher=
 }
 
-# What the walk-through looks at: the step, the pause and its reason.
+# What the walk-through shows: the step, the pause and its reason.
 state() {
   kubectl get gamedeployment "$name" -o jsonpath='  paused: {.spec.updateStrategy.paused}
   currentStepIndex: {.status.currentStepIndex}

@@ -1,4 +1,4 @@
-//! Which nodes are silent, lost or deleted? What decisions need to know of the nodes of pods.
+//! What decisions need to know of the nodes of pods: which are silent, lost or deleted.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

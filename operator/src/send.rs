@@ -1,4 +1,4 @@
-//! What does one write do? Sends it, and reads what became of it from the API server's answer.
+//! Sends one write, and reads its result from the API server's answer.
 
 use planner::plan::{Action, PodPart};
 use planner::request::{self, Subject, Verb};

@@ -1,4 +1,4 @@
-//! What lists and watches look like on the wire.
+//! The wire format of lists and watches.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Conditions that change only when something changed.
+//! Conditions, which change only when what they report changes.
 
 use std::borrow::Cow;
 

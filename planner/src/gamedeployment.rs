@@ -1,4 +1,4 @@
-//! GameDeployments: interchangeable pods with names that nobody chooses.
+//! GameDeployments: interchangeable pods with generated names.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -54,7 +54,7 @@ impl Kind for GameDeployment {
         order::least_missed_first(pods, all, nodes, now);
     }
 
-    /// Old pods go first, as far as the partition lets them, then updated ones.
+    /// Outdated pods go first, as far as the partition allows, then updated ones.
     fn class(ledger: &Ledger, pod: &PodFacts) -> u8 {
         match ledger.view.group(pod) {
             Group::Stray => 0,
@@ -72,7 +72,7 @@ impl Kind for GameDeployment {
 
     fn report(before: GameDeploymentStatus, view: &View, report: Report) -> GameDeploymentStatus {
         let Report { rollout, waiting: [pre_delete, pre_inplace, post_inplace], .. } = report;
-        // The state of a canary is told where there is or was one.
+        // The status of a canary stays once there was one.
         let has_canary = before.canary.is_some() || view.workload.strategy.canary.is_some();
         let canary = CanaryStatus {
             revision: Some(report.current_revision.clone()),
@@ -124,7 +124,8 @@ impl Status for GameDeploymentStatus {
     }
 }
 
-/// What the status remembers for the next decision. The original operator kept the stable revision with the canary.
+/// What the status remembers for the next decision. The original operator stored the stable revision in the status of
+/// the canary.
 fn memory(status: &GameDeploymentStatus) -> Memory<'_> {
     let current = Some(&status.current_revision).filter(|name| !name.is_empty());
     Memory {

@@ -1,4 +1,4 @@
-//! A short hash for names: the same on every machine and in every version, and no protection against anybody who looks for collisions.
+//! A short hash for names: the same on every machine and in every version. It does not resist deliberate collisions.
 
 /// FNV-1a with 64 bits.
 pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {

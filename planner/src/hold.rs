@@ -1,64 +1,64 @@
-//! Why work that looks due is not done now, in words that say what to do about it.
+//! Why work that is due is not done now, and what to do about it.
 
 use api::names::reason;
 use jiff::Timestamp;
 
-/// Why work that looks due is not done now.
+/// Why work that is due is not done now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hold {
     /// The user paused the rollout.
     PausedByUser,
     /// Pods stay on the current revision because the partition says so.
     Partition { kept: usize },
-    /// More pods would be unavailable than `maxUnavailable` allows, less the surge pods that come first.
+    /// Pods wait because `maxUnavailable`, less `maxSurge`, allows no more unavailable pods.
     Budget { waiting: usize, unavailable: usize, allowed: usize, surge: usize },
-    /// Pods wait until somebody deletes them.
+    /// Outdated pods wait until the user deletes them.
     OnDelete { waiting: usize },
     /// Pods ended right after their start; their successors wait.
     EndedTooSoon { pods: usize, until: Timestamp },
     /// A canary step pauses.
     PausedByStep { step: usize, until: Option<Timestamp> },
-    /// The hook of a canary step said no.
+    /// The hook of a canary step denied.
     HookFailed { step: usize, run: String, message: String, rolls_back: bool },
-    /// The hook of a canary step has no verdict yet.
+    /// The HookRun of a canary step has not ended yet.
     HookRunning { step: usize, run: String },
     /// The hook of a canary step cannot be asked.
     HookNotPossible { step: usize, problem: String },
-    /// Pods wait until their hook agrees. The pod named is the one that has waited longest.
+    /// Pods wait until their hook approves. The pod named is the one that has waited longest.
     WaitingForHook { field: &'static str, pods: usize, pod: String, since: Timestamp, run: String, said: Option<String> },
     /// A hook about pods cannot be asked.
     GateNotPossible { field: &'static str, problem: String },
-    /// Protected pods are on cordoned nodes, of which one is named, and leave them when their hook agrees.
+    /// Protected pods are on cordoned nodes, of which one is named, and are deleted once their hook approves.
     Cordoned { pods: usize, node: String },
-    /// Pods are on nodes that do not answer, of which one is named: they are spared until that counts as lost.
+    /// Pods are on nodes that do not answer, of which one is named. They are kept until the node counts as lost.
     NodesSilent { pods: usize, node: String, until: Option<Timestamp>, braked: bool },
-    /// Somebody else's PodDisruptionBudget means protected pods too.
+    /// A PodDisruptionBudget that is not the operator's selects protected pods too.
     OtherBudget { name: String },
-    /// Pods are not made because every number is in use.
+    /// Pods are not created because every number is in use.
     NoIndex { missing: usize, start: i32, end: i32, too_few: bool },
-    /// A canary step waits for pods.
+    /// A canary step waits until enough pods are updated and available.
     Step { step: usize, of: usize, wanted: usize },
-    /// Pods need more than an update in place.
+    /// Pods need more than an in-place update.
     NotInPlace { pods: usize, paths: Vec<String> },
-    /// The API server refuses writes, of which the first is told.
+    /// The API server refuses writes. The message is that of the first one.
     Refused { reason: String, writes: usize, message: String },
     /// A field has no effect here.
     Ignored { field: &'static str, why: &'static str },
     /// A field counts as less than it says.
     Clamped { field: &'static str, most: usize },
-    /// The spec asks for something that this version cannot do.
+    /// The spec uses a feature that this version does not have.
     NotInThisVersion(Feature),
-    /// A field has a value that cannot be followed.
+    /// A field has an invalid value.
     Invalid { field: String, problem: String },
     /// The revision of the template is being deleted, and its name is not free before it is gone.
     RevisionLeaving { name: String },
-    /// More is stored of the object than the operator keeps.
+    /// The object, or what belongs to it, is larger than what the operator keeps in memory.
     TooLarge { what: String },
-    /// What the object needs of other kinds cannot be listed.
+    /// A kind that the object depends on cannot be listed.
     NotListed { troubles: String },
 }
 
-/// What follows from a revision that is being deleted.
+/// The consequence of a revision that is being deleted.
 const WAITS_FOR_NAME: &str = "no pod is made from the template before it is gone; remove its finalizers";
 /// How refused writes are retried.
 const TRIED_AGAIN: &str = "it is retried every few seconds; everything else continues";
@@ -77,15 +77,15 @@ fn number_text(missing: usize, range: std::ops::Range<i32>, too_few: bool) -> St
     format!("{missing} pods wait for a number: existing pods have all of {start} to {last}; {then}")
 }
 
-/// What this version cannot do.
+/// A feature that this version does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
-    /// `updateStrategy.type: HotPatchUpdate` without a kubelet that knows how.
+    /// `updateStrategy.type: HotPatchUpdate` without a kubelet that supports it.
     HotPatchUpdate,
 }
 
 impl Feature {
-    /// The reason that conditions carry.
+    /// The reason of the condition.
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {

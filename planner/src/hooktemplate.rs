@@ -1,4 +1,4 @@
-//! What to do next for one HookTemplate: say whether it can be followed.
+//! What to do next for one HookTemplate: report whether it is valid.
 
 use api::names::{condition as types, reason};
 use api::tkex::{HookTemplate, HookTemplateStatus};
@@ -8,7 +8,7 @@ use crate::condition::{self, Verdict};
 use crate::hookrun::check::{self, Of};
 use crate::plan::{Note, Plan};
 
-/// What to do next. There is nothing to do but to say so. `too_large` is why what it asks is not known.
+/// What to do next: only the status is written. `too_large` is why its spec is not known, if it is not.
 #[must_use]
 pub fn decide(template: &HookTemplate, too_large: Option<&str>, now: Timestamp) -> Plan<HookTemplateStatus> {
     let mut status = template.status.clone().unwrap_or_default();

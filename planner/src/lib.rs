@@ -1,4 +1,5 @@
-//! What should happen next. Pure functions: no async, no client, no clock, no randomness. The same input, in any order, gives the same plan.
+//! Decides what happens next, in pure functions: no async, no client, no clock, no randomness. The same input, in any
+//! order, gives the same plan.
 
 pub mod condition;
 pub mod facts;

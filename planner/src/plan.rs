@@ -1,4 +1,4 @@
-//! What a decision is made of.
+//! The result of a decision: actions, status, notes and holds.
 
 use std::collections::BTreeMap;
 
@@ -15,26 +15,27 @@ use crate::refusal::Refusals;
 /// What to do next for one object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan<S> {
-    /// What to do. Outer: in order. Inner: independent, may run together. What is refused stops only what depends on it ([`crate::refusal::Fallout`]).
+    /// The actions. The outer list is in order; the actions of an inner list are independent and may run concurrently.
+    /// A refused action stops only what depends on it ([`crate::refusal::Fallout`]).
     pub steps: Vec<Vec<Action>>,
-    /// From what was seen, never from what the steps hope to achieve.
+    /// The status, from what was observed, never from what the steps are expected to achieve.
     pub status: S,
-    /// What metrics tell of the object.
+    /// What metrics report for the object.
     pub summary: Summary,
-    /// What is worth telling a person when the status is written.
+    /// Events that are recorded when the status is written.
     pub notes: Vec<Note>,
-    /// Why work that looks due is not done now.
+    /// Why work that is due is not done now.
     pub holds: Vec<Hold>,
-    /// Look again then, even if nothing changes.
+    /// When to reconcile again, even if nothing changes.
     pub wake: Option<Timestamp>,
-    /// The status is likely to change at once: for so long it need not be written.
+    /// How long the status need not be written, because it is likely to change again soon.
     pub status_delay: Option<SignedDuration>,
-    /// What was refused before and is still worth remembering.
+    /// Refused writes that still matter.
     pub refusals: Refusals,
 }
 
 impl<S> Plan<S> {
-    /// Nothing to do; this is how things are.
+    /// A plan without actions: only the status is written.
     pub fn only(status: S) -> Self {
         Self {
             steps: Vec::new(),
@@ -54,7 +55,7 @@ impl<S> Plan<S> {
     }
 }
 
-/// What metrics tell of an object.
+/// What metrics report for an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The reason of its condition Progressing.
@@ -68,11 +69,11 @@ pub struct Summary {
 pub struct Wait {
     /// How many.
     pub pods: usize,
-    /// Since when the first of them waits.
+    /// Since when the first of them has waited.
     pub since: Option<Timestamp>,
 }
 
-/// Something worth telling a person.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
     /// Whether something went wrong.
@@ -83,46 +84,49 @@ pub struct Note {
     pub message: String,
 }
 
-/// One write. Each names the uid it was decided on.
+/// One write or measurement. Each names the uid that it was decided on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Action {
     /// Record a template.
     CreateRevision(NewRevision),
-    /// Make an older revision the newest (a rollback).
+    /// Make an older revision the newest one (a rollback).
     BumpRevision { name: String, uid: String, number: i64 },
-    /// Become the owner of a revision that has none.
+    /// Adopt a revision that has no controller.
     AdoptRevision { name: String, uid: String },
-    /// Forget a revision that nothing needs.
+    /// Delete a revision that is not used any more.
     DeleteRevision { name: String, uid: String },
-    /// Become the owner of a pod that has none.
+    /// Adopt a pod that has no controller.
     AdoptPod { name: String, uid: String },
-    /// Stop owning a pod that no longer matches the selector.
+    /// Release a pod that no longer matches the selector.
     ReleasePod { name: String, uid: String },
     /// Create a pod.
     CreatePod(NewPod),
-    /// Delete a pod, if it is still this version. Without one whatever has become of it.
+    /// Delete a pod. With a version only if the pod still has it.
     DeletePod { name: String, uid: String, why: DeleteReason, version: Option<u64> },
     /// Change a pod.
     PatchPod(PodPatch),
-    /// Pause or resume the rollout, for everybody to see, and say what a pause is for. Only if the object is still this version.
+    /// Set `spec.updateStrategy.paused`, and the annotation that records what the pause is for. Only if the object is
+    /// still this version.
     Pause { paused: bool, mark: Option<String>, version: String },
-    /// Tell that the hook of a pod is skipped, and why. Nothing is written.
+    /// Record that the hook of a pod is skipped, and why. Nothing is written.
     SkipHook { name: String, uid: String, why: String },
-    /// Keep the object until its pods have left, or no longer. Only if the object is still this version.
+    /// Add or remove the finalizer that keeps the object until its pods are gone. Only if the object is still this
+    /// version.
     SetFinalizers { finalizers: Vec<String>, version: String },
-    /// Refuse evictions of protected pods.
+    /// Create the PodDisruptionBudget that refuses evictions of protected pods.
     CreateBudget { name: String },
-    /// Refuse them no longer, or not so.
+    /// Delete that PodDisruptionBudget, because it is not needed any more or is not as it should be.
     DeleteBudget { name: String, uid: String },
-    /// Set `retry` of a hook back. Only if the object is still this version.
+    /// Reset `retry` of a hook. Only if the object is still this version.
     ResetRetry { field: String, version: String },
-    /// Ask a hook.
+    /// Ask a hook: create its HookRun.
     CreateHookRun(NewHookRun),
     /// Measure something for a HookRun.
     Measure(NewMeasurement),
-    /// Forget a HookRun that nobody owns or needs. `pod` is the uid of the pod that it asks about.
+    /// Delete a HookRun that is not needed any more. `pod` is the uid of the pod that it asks about, if it asks about
+    /// one.
     DeleteHookRun { name: String, uid: String, pod: Option<String> },
-    /// Find out with a dry run whether a write that was refused would pass now.
+    /// Find out with a dry run whether a refused write would be accepted now.
     Probe(Box<Action>),
 }
 
@@ -135,7 +139,7 @@ pub struct PodPatch {
     pub uid: String,
     /// Why.
     pub why: PatchReason,
-    /// Which part of the pod it goes to.
+    /// The subresource that it is sent to.
     pub part: PodPart,
     /// The revision that the pod gets with it.
     #[serde(default)]
@@ -147,32 +151,32 @@ pub struct PodPatch {
 /// Why a pod is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PatchReason {
-    /// It leaves its services before its containers restart.
+    /// It is removed from its endpoints before its containers restart.
     Drain,
     /// Its containers get new images, or it gets new labels and annotations.
     InPlace,
-    /// It may serve.
+    /// It returns to its endpoints.
     Restore,
-    /// Its containers get new images under their feet.
+    /// Its containers get new images without a restart.
     HotPatch,
-    /// Its containers get other resources.
+    /// Its containers get other requests or limits.
     Resize,
-    /// It is chosen to go.
+    /// It is chosen for deletion, and marked so.
     Mark,
-    /// It stays after all.
+    /// It is not to be deleted any more: its mark is removed.
     Unmark,
-    /// Nobody may delete it before its hook agrees.
+    /// It gets the label with which only the operator may delete it, once its hook approves.
     Protect,
-    /// Everybody may.
+    /// It loses that label.
     Unprotect,
 }
 
-/// A part of a pod that can be written.
+/// A part of a pod that is written by one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PodPart {
     /// Metadata and spec.
     Main,
-    /// Status, and metadata too.
+    /// Status and metadata.
     Status,
     /// Resources of its containers.
     Resize,
@@ -222,12 +226,12 @@ pub struct NewPod {
     pub revision: String,
     /// The template of that revision.
     pub template: PodTemplate,
-    /// Whether it gets our readiness gate.
+    /// Whether it gets the operator's readiness gate.
     pub gated: bool,
     /// Its number, if pods get any.
     #[serde(default)]
     pub index: Option<i32>,
-    /// Whether nobody may delete it before its hook agrees.
+    /// Whether only the operator may delete it, once its hook approves.
     #[serde(default)]
     pub protected: bool,
     /// Whether another pod has to be deleted first to make room for it.
@@ -240,14 +244,14 @@ pub struct NewPod {
 pub enum DeleteReason {
     /// More pods exist than are wanted, or the user named it.
     Scale,
-    /// Its successor has the new template.
+    /// Its successor has another revision.
     Update,
-    /// It ended and does not come back.
+    /// Its containers ended for good.
     Ended,
 }
 
 impl Action {
-    /// The event that tells a person that the action succeeded: reason and message.
+    /// The event for an action that succeeded: reason and message.
     #[must_use]
     pub fn success(&self) -> Option<(&'static str, String)> {
         match self {
@@ -282,7 +286,7 @@ impl Action {
         }
     }
 
-    /// The event that tells a person that the action failed: reason and message.
+    /// The event for an action that failed: reason and message.
     #[must_use]
     pub fn failure(&self, error: &str) -> (&'static str, String) {
         match self {

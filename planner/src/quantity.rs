@@ -1,12 +1,13 @@
-//! Kubernetes quantities, as far as it takes to tell whether two are the same.
+//! Comparison of Kubernetes quantities.
 
-/// Whether two quantities are the same amount: `1` is `1000m`, `1Gi` is `1024Mi`. What is no quantity equals only itself.
+/// Whether two quantities are the same amount: `1` is `1000m`, `1Gi` is `1024Mi`. A text that is not a quantity equals
+/// only itself.
 #[must_use]
 pub fn same(one: &str, other: &str) -> bool {
     one == other || nanos(one).is_some_and(|amount| nanos(other) == Some(amount))
 }
 
-/// The amount in thousand-millionths.
+/// The amount in billionths; none if the text is not a quantity.
 #[must_use]
 pub fn nanos(text: &str) -> Option<i128> {
     let end = text.find(|letter: char| !(letter.is_ascii_digit() || matches!(letter, '.' | '+' | '-'))).unwrap_or(text.len());

@@ -56,9 +56,9 @@ pub enum Verb<'a> {
     Create(Value),
     /// It is changed. A strategic merge patch merges lists by their keys.
     Patch { strategic: bool, part: PodPart, body: Cow<'a, Value> },
-    /// It gets a controller, unless that is gone or being deleted.
+    /// It gets a controller, unless that controller is gone or being deleted.
     Adopt(Value),
-    /// It is deleted, if it is still this version. Without one whatever has become of it.
+    /// It is deleted. With a version only if it still has it.
     Delete { version: Option<u64> },
 }
 
@@ -79,7 +79,7 @@ pub fn subject<'a>(owner: &'a Owner, action: &'a Action) -> Option<Subject<'a>> 
         Action::CreateBudget { name } => (Resource::PodDisruptionBudget, &**name, ""),
         Action::DeleteBudget { name, uid } => (Resource::PodDisruptionBudget, &**name, &**uid),
         Action::CreateHookRun(new) => (Resource::HookRun, &*new.name, ""),
-        // A finished HookRun deletes itself.
+        // A finished HookRun is itself the object that the plan is for.
         Action::DeleteHookRun { name, uid, .. } => (if owner.uid == *uid { Resource::Object } else { Resource::HookRun }, &**name, &**uid),
         Action::Probe(_) | Action::SkipHook { .. } | Action::Measure(_) => return None,
     };

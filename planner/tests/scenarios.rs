@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::world::{World, make_ready, owner, pod, template};
+use crate::world::{GameWorld, hook_template, make_ready, pod, template};
 use api::selector::LabelSelector;
 use jiff::{SignedDuration, Timestamp};
 use planner::facts::pdb::PdbFacts;
@@ -96,15 +96,15 @@ struct Scenario {
 }
 
 /// What is seen of nodes, and which kinds are not seen at all.
-fn see_others(world: &mut World, scenario: &Scenario) {
-    world.nodes = if scenario.braked { 2 } else { 10 };
-    world.lost.insert("lost".to_owned(), world.now - SignedDuration::from_secs(400));
-    world.lost.insert("silent".to_owned(), world.now - SignedDuration::from_secs(100));
-    world.cordoned.insert("cordoned".to_owned());
-    world.unlisted.clone_from(&scenario.unlisted);
+fn see_others(world: &mut GameWorld, scenario: &Scenario) {
+    world.cluster.nodes = if scenario.braked { 2 } else { 10 };
+    world.cluster.lost.insert("lost".to_owned(), world.cluster.now - SignedDuration::from_secs(400));
+    world.cluster.lost.insert("silent".to_owned(), world.cluster.now - SignedDuration::from_secs(100));
+    world.cluster.cordoned.insert("cordoned".to_owned());
+    world.cluster.unlisted.clone_from(&scenario.unlisted);
 }
 
-fn build(scenario: &Scenario) -> World {
+fn build(scenario: &Scenario) -> GameWorld {
     let named: Vec<String> = scenario.named.iter().map(|name| format!("game-{name}")).collect();
     let mut spec = json!({
         "replicas": scenario.replicas,
@@ -118,7 +118,7 @@ fn build(scenario: &Scenario) -> World {
     for (key, value) in &scenario.spec {
         spec[key] = value.clone();
     }
-    let mut world = World::new(&spec);
+    let mut world = GameWorld::new(&spec);
     let current = scenario.current.as_deref().unwrap_or("old");
     if current != "none" {
         for (number, name) in ["stray", "old", "updated"].into_iter().enumerate() {
@@ -130,21 +130,21 @@ fn build(scenario: &Scenario) -> World {
                 template: template([2, 0, 1][number]).into(),
                 deleting: scenario.leaving.iter().any(|leaving| leaving == name),
             };
-            world.revisions.insert(revision.name.clone(), revision);
+            world.cluster.revisions.insert(revision.name.clone(), revision);
         }
         let mut status = json!({ "currentRevision": format!("game-{current}"), "updateRevision": "game-updated" });
         for (key, value) in scenario.status.as_object().into_iter().flatten() {
             status[key] = value.clone();
         }
-        world.game.status = serde_json::from_value(status).unwrap();
+        world.object.status = serde_json::from_value(status).unwrap();
     }
     if scenario.hook_template {
-        world.hook_templates.push(crate::laws::hook_template("test"));
+        world.cluster.hook_templates.push(hook_template("test"));
     }
     for (end, phase) in &scenario.runs {
         run_of_step(&mut world, end, phase);
     }
-    world.pass(3600);
+    world.cluster.pass(3600);
     for line in &scenario.pods {
         add(&mut world, line);
     }
@@ -165,17 +165,17 @@ fn build(scenario: &Scenario) -> World {
 }
 
 /// The operator has paused the rollout for a step. It tells itself what it marks such a pause with.
-fn pause_for(world: &mut World, step: usize) {
+fn pause_for(world: &mut GameWorld, step: usize) {
     let mut resumed = world.clone();
-    resumed.game.spec.update_strategy.paused = false;
-    resumed.game.status.as_mut().unwrap().current_step_index = i32::try_from(step).ok();
+    resumed.object.spec.update_strategy.paused = false;
+    resumed.object.status.as_mut().unwrap().current_step_index = i32::try_from(step).ok();
     let plan = resumed.decide();
     let marks = plan.actions().find_map(|action| if let Action::Pause { mark, .. } = action { mark.clone() } else { None });
-    world.game.metadata.annotations.get_or_insert_default().insert("gameplane.dev/paused-for".to_owned(), marks.unwrap());
+    world.object.metadata.annotations.get_or_insert_default().insert("gameplane.dev/paused-for".to_owned(), marks.unwrap());
 }
 
 /// The API server has refused a write.
-fn refuse(world: &mut World, line: &str) {
+fn refuse(world: &mut GameWorld, line: &str) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let ago = words.get(2).map_or(0, |seconds| seconds.parse().unwrap());
     let (name, revision) = (format!("game-{}", words[0]), Some("game-updated".to_owned()));
@@ -210,31 +210,31 @@ fn refuse(world: &mut World, line: &str) {
         other => panic!("{other} cannot be refused"),
     };
     let refused = Outcome::Refused { reason: "Forbidden".to_owned(), message: "so it is".to_owned() };
-    world.refusals.note(&action, &refused, world.now - SignedDuration::from_secs(ago));
+    world.refusals.note(&action, &refused, world.cluster.now - SignedDuration::from_secs(ago));
 }
 
 /// Puts a HookRun of a canary step there.
-fn run_of_step(world: &mut World, end: &str, phase: &str) {
+fn run_of_step(world: &mut GameWorld, end: &str, phase: &str) {
     let step = end.split('-').next().unwrap();
     let labels = json!({ "workload-revision": "game-updated", "hookrun-type": "canary-step", "canary-step-index": step });
     let name = format!("game-updated-{end}");
     let run = json!({
-        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": name, "uid": name, "labels": labels, "ownerReferences": [owner().reference()] },
-        "spec": { "metrics": crate::laws::hook_template("test").spec.metrics }, "status": { "phase": phase },
+        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": name, "uid": name, "labels": labels, "ownerReferences": [world.owner().reference()] },
+        "spec": { "metrics": hook_template("test").spec.metrics }, "status": { "phase": phase },
     });
-    world.hook_runs.insert(name, serde_json::from_value(run).unwrap());
+    world.cluster.hook_runs.insert(name, serde_json::from_value(run).unwrap());
 }
 
 /// Puts what protects pods there, or deletes the object.
-fn put_up(world: &mut World, guard: &str) {
+fn put_up(world: &mut GameWorld, guard: &str) {
     let mut budget = |controller: Option<&str>, is_closed: bool, selector: LabelSelector| {
         let name = if guard == "stolen budget" { "gameplane-uid-game" } else { guard }.to_owned();
         let controller = controller.map(str::to_owned);
-        world.budgets.insert(name.clone(), PdbFacts { uid: name.clone(), name, controller, selector, is_closed });
+        world.cluster.budgets.insert(name.clone(), PdbFacts { uid: name.clone(), name, controller, selector, is_closed });
     };
     match guard {
-        "finalizer" => world.game.metadata.finalizers.get_or_insert_default().push("gameplane.dev/protected-pods".to_owned()),
-        "orphan" => world.game.metadata.finalizers.get_or_insert_default().push("orphan".to_owned()),
+        "finalizer" => world.object.metadata.finalizers.get_or_insert_default().push("gameplane.dev/protected-pods".to_owned()),
+        "orphan" => world.object.metadata.finalizers.get_or_insert_default().push("orphan".to_owned()),
         "deleting" => world.delete(),
         "budget" => budget(Some("uid-game"), true, protect::selector("uid-game")),
         "stolen budget" => budget(None, true, protect::selector("uid-game")),
@@ -245,9 +245,9 @@ fn put_up(world: &mut World, guard: &str) {
 }
 
 /// Puts a HookRun about a pod there.
-fn ask(world: &mut World, question: &str, answer: &str) {
+fn ask(world: &mut GameWorld, question: &str, answer: &str) {
     let (pod, intent) = question.split_once(' ').unwrap();
-    let pod = &world.pods[&format!("game-{pod}")];
+    let pod = &world.cluster.pods[&format!("game-{pod}")];
     let (kind, prefix, target) = match intent {
         "delete" => ("pre-delete-step", "predelete", None),
         "update" => ("pre-inplace-step", "preinplace", Some("game-updated")),
@@ -266,20 +266,20 @@ fn ask(world: &mut World, question: &str, answer: &str) {
     let run = json!({
         "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
         "metadata": {
-            "name": name, "uid": name, "labels": labels, "creationTimestamp": world.now - SignedDuration::from_secs(600),
-            "ownerReferences": [owner().reference()],
+            "name": name, "uid": name, "labels": labels, "creationTimestamp": world.cluster.now - SignedDuration::from_secs(600),
+            "ownerReferences": [world.owner().reference()],
         },
-        "spec": { "metrics": crate::laws::hook_template("test").spec.metrics },
-        "status": { "phase": phase, "message": "so it is", "finishedAt": world.now - SignedDuration::from_secs(ago) },
+        "spec": { "metrics": hook_template("test").spec.metrics },
+        "status": { "phase": phase, "message": "so it is", "finishedAt": world.cluster.now - SignedDuration::from_secs(ago) },
     });
-    world.hook_runs.insert(name, serde_json::from_value(run).unwrap());
+    world.cluster.hook_runs.insert(name, serde_json::from_value(run).unwrap());
 }
 
-fn add(world: &mut World, line: &str) {
+fn add(world: &mut GameWorld, line: &str) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let count = words.iter().find_map(|word| word.strip_prefix('x')?.parse().ok()).unwrap_or(1);
     for _ in 0..count {
-        let name = format!("game-p{}", world.pods.len());
+        let name = format!("game-p{}", world.cluster.pods.len());
         let mut labels = json!({ "app": "game" });
         if words[0] != "unlabelled" {
             labels["controller-revision-hash"] = json!(format!("game-{}", words[0]));
@@ -288,8 +288,11 @@ fn add(world: &mut World, line: &str) {
         let under_way = ["draining", "due", "restarting"].iter().find(|word| words.contains(word));
         // A pod on its way to a revision has the image of the stable one until then.
         let made_from = if under_way.is_some() { "old" } else { words[0] };
-        let image =
-            world.revisions.get(&format!("game-{made_from}")).map_or(json!(null), |revision| revision.template.value()["spec"].clone());
+        let image = world
+            .cluster
+            .revisions
+            .get(&format!("game-{made_from}"))
+            .map_or(json!(null), |revision| revision.template.value()["spec"].clone());
         let gates = if words.contains(&"gated") || words.contains(&"new") || under_way.is_some() {
             json!([{ "conditionType": "InPlaceUpdateReady" }])
         } else {
@@ -298,7 +301,7 @@ fn add(world: &mut World, line: &str) {
         let mut spec = image;
         spec["readinessGates"] = gates;
         let body = json!({ "metadata": { "labels": labels }, "spec": spec });
-        let mut pod = pod(&name, 1, &body, world.now - SignedDuration::from_secs(if young { 1 } else { 1800 }));
+        let mut pod = pod(&name, 1, &body, world.cluster.now - SignedDuration::from_secs(if young { 1 } else { 1800 }));
         pod.uid = format!("uid-{name}");
         pod.node = Some("node".to_owned());
         pod.phase = Phase::Running;
@@ -306,8 +309,8 @@ fn add(world: &mut World, line: &str) {
             pod.gate = Gate::Up;
         }
         match words[1] {
-            "ready" => make_ready(&mut pod, world.now - SignedDuration::from_secs(900)),
-            "fresh" => make_ready(&mut pod, world.now - SignedDuration::from_secs(5)),
+            "ready" => make_ready(&mut pod, world.cluster.now - SignedDuration::from_secs(900)),
+            "fresh" => make_ready(&mut pod, world.cluster.now - SignedDuration::from_secs(5)),
             "unready" => {}
             "failed" => pod.phase = Phase::Failed,
             "deleting" => pod.deleting = true,
@@ -329,9 +332,9 @@ fn add(world: &mut World, line: &str) {
             pod.update = Update::read(Some(&state.to_string()), None);
         }
         if let Some(word) = under_way {
-            set_out(&mut pod, word, world.now);
+            set_out(&mut pod, word, world.cluster.now);
         }
-        world.pods.insert(name, pod);
+        world.cluster.pods.insert(name, pod);
     }
 }
 
@@ -396,8 +399,8 @@ fn word(hold: &Hold) -> &'static str {
     }
 }
 
-fn group(world: &World, pod: &str) -> String {
-    let revision = world.pods[pod].revision().map(|revision| revision.trim_start_matches("game-").to_owned());
+fn group(world: &GameWorld, pod: &str) -> String {
+    let revision = world.cluster.pods[pod].revision().map(|revision| revision.trim_start_matches("game-").to_owned());
     revision.unwrap_or_else(|| "unlabelled".to_owned())
 }
 
@@ -411,7 +414,7 @@ fn check(scenario: &Scenario) -> Result<(), String> {
             *deletes.entry(group(&world, name)).or_insert(0) += 1;
             deleted.push(name.trim_start_matches("game-").to_owned());
         } else if let Action::CreatePod(new) = action {
-            assert!(!world.pods.contains_key(&new.name), "{} exists", new.name);
+            assert!(!world.cluster.pods.contains_key(&new.name), "{} exists", new.name);
             numbers.extend(new.index);
             let which = if new.revision == plan.status.update_revision { "update" } else { "current" };
             *creates.entry(which.to_owned()).or_insert(0) += 1;
@@ -459,7 +462,7 @@ fn check(scenario: &Scenario) -> Result<(), String> {
             return differ(kind, text, &seen);
         }
     }
-    if scenario.wakes != plan.wake.is_some_and(|wake| wake > world.now) && scenario.wakes {
+    if scenario.wakes != plan.wake.is_some_and(|wake| wake > world.cluster.now) && scenario.wakes {
         return differ("wakes", &scenario.wakes, &plan.wake);
     }
     Ok(())

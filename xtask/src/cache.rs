@@ -1,4 +1,4 @@
-//! Tools that are kept for the next time.
+//! A cache of tools.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ pub(crate) fn kept(name: &str, file: &str, make: impl FnOnce(&Path) -> Result<()
     if wanted.exists() {
         return Ok(wanted);
     }
-    // Complete or not there at all: everything happens in a folder of our own, which then takes the name.
+    // Complete or absent: everything happens in a temporary folder, which is then renamed.
     let parent = folder.parent().context("the cache has no parent")?;
     std::fs::create_dir_all(parent)?;
     let work = parent.join(format!("{name}.{}", std::process::id()));
@@ -29,7 +29,7 @@ pub(crate) fn kept(name: &str, file: &str, make: impl FnOnce(&Path) -> Result<()
     moved.map(|()| wanted)
 }
 
-/// Runs a command to its end; the error carries its words.
+/// Runs a command to its end. The error is what it printed to standard error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("cannot run {program}: install it"))?;

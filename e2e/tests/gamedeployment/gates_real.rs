@@ -1,4 +1,4 @@
-//! Hooks about pods on real nodes: games that go when their last player has left.
+//! Hooks on real nodes: pods that are deleted when their last player has left.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(Place::Real, a_game_goes_when_its_last_player_has_left);
 }
 
-/// The example, its three ways to know one after another.
+/// The example, with its three kinds of hook one after another.
 async fn a_game_goes_when_its_last_player_has_left(scene: Arc<Scene>) -> Result<()> {
     lend(&scene).await?;
     let account = format!("system:serviceaccount:{}:default", scene.namespace());
-    scene.kubectl(&["create", "role", "look", "--verb=get,create", "--resource=pods,pods/exec"])?;
-    scene.kubectl(&["create", "rolebinding", "look", "--role=look", &format!("--serviceaccount={}:default", scene.namespace())])?;
+    scene.kubectl(&["create", "role", "exec", "--verb=get,create", "--resource=pods,pods/exec"])?;
+    scene.kubectl(&["create", "rolebinding", "exec", "--role=exec", &format!("--serviceaccount={}:default", scene.namespace())])?;
     scene.until_allowed(&["create", "pods/exec", &format!("--as={account}")]).await?;
     scene.apply_file("examples/tkex/drain.yaml")?;
     let game = Game::named(&scene, "drained");
@@ -30,12 +30,12 @@ async fn a_game_goes_when_its_last_player_has_left(scene: Arc<Scene>) -> Result<
     }
     for (left, template) in [(2, "drained-by-web"), (1, "drained-by-command"), (0, "drained-by-annotation")] {
         game.patch(json!({ "spec": { "replicas": left, "preDeleteUpdateStrategy": { "hook": { "templateName": template } } } })).await?;
-        let name = game.until_waiting("preDeleteHookCondition", 1).await?.pop_first().context("nobody waits")?;
+        let name = game.until_waiting("preDeleteHookCondition", 1).await?.pop_first().context("no pod waits")?;
         let measured = || {
             let path = "jsonpath={.items[*].status.metricResults[0].failed}";
             scene.kubectl(&["get", "hookruns", "-o", path]).is_ok_and(|failed| failed.trim().parse::<i32>().is_ok_and(|failed| failed > 0))
         };
-        eventually(&format!("{template} says no"), measured).await?;
+        eventually(&format!("{template} does not deny"), measured).await?;
         let pod = scene.pods().get(&name).await?;
         let state = get(&pod, "/")?;
         ensure!(state.contains("\"sessions\":1") && state.contains("\"sigterm\":0"), "{template}: {state}");

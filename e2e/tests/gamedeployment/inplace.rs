@@ -1,4 +1,4 @@
-//! Updates in place on fake nodes.
+//! In-place updates on fake nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, a_rollback_in_the_grace_restarts_nothing);
     suite.sharing(fake, a_new_template_in_the_grace_is_what_runs);
     suite.disturbing(fake, going_back_before_the_node_has_seen_it);
-    suite.sharing(fake, what_cannot_change_holds_or_is_replaced);
+    suite.sharing(fake, a_change_that_cannot_be_made_in_place_is_held_or_replaces_pods);
     suite.sharing(fake, an_image_that_cannot_be_pulled_is_mended);
-    suite.sharing(fake, pods_without_the_gate_are_updated_all_the_same);
+    suite.sharing(fake, pods_without_the_gate_are_updated_too);
     suite.sharing(fake, a_gate_that_is_flipped_by_hand_is_set_right);
     suite.sharing(fake, only_changed_containers_restart_and_in_order);
     suite.sharing(fake, labels_and_annotations_change_without_a_restart);
     suite.sharing(fake, a_pod_deleted_in_its_grace_is_replaced);
-    suite.sharing(fake, lone_pods_are_adopted_and_updated_where_they_are);
+    suite.sharing(fake, lone_pods_are_adopted_and_updated_in_place);
     suite.sharing(fake, the_type_can_be_switched_on_the_way);
     suite.sharing(fake, images_change_under_running_containers);
 }
@@ -49,8 +49,11 @@ async fn the_walk_through_comes_out_as_written(scene: Arc<Scene>) -> Result<()> 
     game.patch(json!({ "spec": { "updateStrategy": { "partition": 0 } } })).await?;
     game.until_rest("Complete").await?;
     ensure!(restarts(&game.pods().await?) == BTreeMap::from([(1, 8)]), "{:?}", restarts(&game.pods().await?));
-    let told = scene.kubectl(&["describe", "gamedeployment", "test-gamedeployment"])?;
-    ensure!(told.contains("SuccessfulUpdatePodInPlace") && told.contains("successfully update pod test-gamedeployment-"), "{told}");
+    let described = scene.kubectl(&["describe", "gamedeployment", "test-gamedeployment"])?;
+    ensure!(
+        described.contains("SuccessfulUpdatePodInPlace") && described.contains("successfully update pod test-gamedeployment-"),
+        "{described}"
+    );
     Ok(())
 }
 
@@ -60,9 +63,9 @@ async fn three_writes_a_pod_and_no_more(scene: Arc<Scene>) -> Result<()> {
     game.set_image("game:2").await?;
     game.until_rest("Complete").await?;
     let count = |subresource: &str, verb: &str| audited(&scene, "pods", subresource, verb);
-    e2e::eventually("18 writes of status", || count("status", "patch") >= 18).await?;
+    e2e::eventually("fewer than 18 status writes", || count("status", "patch") >= 18).await?;
     let seen = (count("", "create"), count("", "patch"), count("status", "patch"), count("", "get"), count("", "delete"));
-    ensure!(seen == (6, 6, 18, 0, 0), "creates, patches, patches of status, gets and deletes: {seen:?}");
+    ensure!(seen == (6, 6, 18, 0, 0), "creates, patches, status patches, gets and deletes: {seen:?}");
     Ok(())
 }
 
@@ -77,7 +80,7 @@ async fn a_rollback_in_the_grace_restarts_nothing(scene: Arc<Scene>) -> Result<(
     Game::expect_counts(&status, 4, 4, 4)?;
     let pods = game.pods().await?;
     ensure!(restarts(&pods) == BTreeMap::from([(0, 4)]), "{:?}", restarts(&pods));
-    ensure!(pods.iter().all(|pod| !pod.annotations().contains_key("inplace-update-grace")), "a grace is left behind");
+    ensure!(pods.iter().all(|pod| !pod.annotations().contains_key("inplace-update-grace")), "the annotation of a grace period is left");
     Ok(())
 }
 
@@ -94,7 +97,7 @@ async fn a_new_template_in_the_grace_is_what_runs(scene: Arc<Scene>) -> Result<(
 }
 
 async fn going_back_before_the_node_has_seen_it(scene: Arc<Scene>) -> Result<()> {
-    // The grace is long enough for the node to fall silent before the image changes.
+    // The grace period is long enough for the node to fall silent before the image changes.
     let game = Game::apply(&scene, "unseen", &in_place(1, 4))?;
     game.until_rest("Complete").await?;
     let pod = game.pods().await?.pop().context("no pod")?;
@@ -108,7 +111,7 @@ async fn going_back_before_the_node_has_seen_it(scene: Arc<Scene>) -> Result<()>
         Ok(())
     };
     let done: Result<()> = there_and_back.await;
-    // The node is back also if the test has failed.
+    // The node comes back even if the test has failed.
     scene.kubectl(&["label", "node", &node, "localkube/fake=on", "--overwrite"])?;
     done?;
     game.until_rest("Complete").await?;
@@ -117,7 +120,7 @@ async fn going_back_before_the_node_has_seen_it(scene: Arc<Scene>) -> Result<()>
     Ok(())
 }
 
-async fn what_cannot_change_holds_or_is_replaced(scene: Arc<Scene>) -> Result<()> {
+async fn a_change_that_cannot_be_made_in_place_is_held_or_replaces_pods(scene: Arc<Scene>) -> Result<()> {
     let game = Game::apply(&scene, "env", &in_place(3, 0))?;
     game.until_rest("Complete").await?;
     let before = game.pods().await?;
@@ -148,11 +151,11 @@ async fn an_image_that_cannot_be_pulled_is_mended(scene: Arc<Scene>) -> Result<(
     })
     .await?;
     ensure!(game.images().await?.get("game:2") == Some(&2), "{:?}", game.images().await?);
-    // A new template mends it.
+    // A new template repairs it.
     game.set_image("game:3").await?;
     let status = game.until_rest("Complete").await?;
     Game::expect_counts(&status, 6, 6, 6)?;
-    // So does going back.
+    // So does a rollback.
     game.set_image("game:4").await?;
     game.until("two that cannot be pulled", |status| status["readyReplicas"] == 4).await?;
     game.set_image("game:3").await?;
@@ -161,11 +164,14 @@ async fn an_image_that_cannot_be_pulled_is_mended(scene: Arc<Scene>) -> Result<(
     Ok(())
 }
 
-async fn pods_without_the_gate_are_updated_all_the_same(scene: Arc<Scene>) -> Result<()> {
+async fn pods_without_the_gate_are_updated_too(scene: Arc<Scene>) -> Result<()> {
     let game = Game::apply(&scene, "gateless", &json!({ "replicas": 3, "updateStrategy": { "maxUnavailable": 1 } }))?;
     game.until_rest("Complete").await?;
     let before = game.pods().await?;
-    ensure!(before.iter().all(|pod| pod.spec.as_ref().is_some_and(|spec| spec.readiness_gates.is_none())), "a gate for RollingUpdate");
+    ensure!(
+        before.iter().all(|pod| pod.spec.as_ref().is_some_and(|spec| spec.readiness_gates.is_none())),
+        "a pod has a readiness gate with RollingUpdate"
+    );
     game.patch(json!({ "spec": { "updateStrategy": { "type": "InplaceUpdate" } } })).await?;
     let seen = watch_pods(&scene.pods(), "app=gateless").await?;
     game.set_image("game:2").await?;
@@ -173,8 +179,8 @@ async fn pods_without_the_gate_are_updated_all_the_same(scene: Arc<Scene>) -> Re
     let pods = game.pods().await?;
     ensure!(uids(&pods) == uids(&before) && restarts(&pods) == BTreeMap::from([(1, 3)]), "{:?}", restarts(&pods));
     ensure!(seen().fewest_ready >= 2, "more than one was out of service");
-    let told = || scene.kubectl(&["get", "events"]).is_ok_and(|events| events.contains("UpdatedWithoutReadinessGate"));
-    e2e::eventually("nobody is warned", told).await
+    let is_warned = || scene.kubectl(&["get", "events"]).is_ok_and(|events| events.contains("UpdatedWithoutReadinessGate"));
+    e2e::eventually("no warning about the missing gate", is_warned).await
 }
 
 async fn a_gate_that_is_flipped_by_hand_is_set_right(scene: Arc<Scene>) -> Result<()> {
@@ -188,12 +194,12 @@ async fn a_gate_that_is_flipped_by_hand_is_set_right(scene: Arc<Scene>) -> Resul
     flip(&pod, "False")?;
     let is = |pod: Option<&Pod>, status: &str| pod.and_then(gate).is_some_and(|gate| gate.status == status);
     e2e::until(&scene.pods(), &pod, "back", |pod| is(pod, "True")).await?;
-    // In its grace a pod that somebody lets serve is taken out again, and its grace begins anew.
+    // A pod whose gate is set to True by hand in its grace period is drained again, and the grace period starts again.
     game.set_image("game:2").await?;
     game.until_drained(2).await?;
     flip(&pod, "True")?;
-    e2e::until(&scene.pods(), &pod, "out again", |pod| is(pod, "False")).await?;
-    ensure!(restarts(&game.pods().await?) == BTreeMap::from([(0, 2)]), "restarted while it served");
+    e2e::until(&scene.pods(), &pod, "drained again", |pod| is(pod, "False")).await?;
+    ensure!(restarts(&game.pods().await?) == BTreeMap::from([(0, 2)]), "a container restarted while its pod served");
     Ok(())
 }
 
@@ -204,7 +210,7 @@ async fn only_changed_containers_restart_and_in_order(scene: Arc<Scene>) -> Resu
 
 async fn restart_in_order(scene: &Arc<Scene>, name: &str, gateless: bool) -> Result<()> {
     let containers = |side: &str, first: &str, second: &str| json!([{ "name": "side", "image": side }, { "name": "first", "image": first }, { "name": "second", "image": second }]);
-    // Who goes on serving has no grace to wait for.
+    // Without the gate a pod is not drained, so its grace period is not waited for.
     let mut spec = in_place(2, if gateless { 600 } else { 0 });
     spec["disableReadinessGate"] = json!(gateless);
     spec["updateStrategy"]["inPlaceUpdateStrategy"]["policy"] = json!("OrderedReady");
@@ -252,13 +258,13 @@ async fn a_pod_deleted_in_its_grace_is_replaced(scene: Arc<Scene>) -> Result<()>
     game.set_image("game:2").await?;
     game.until_drained(2).await?;
     let is_drained = |pod: &&Pod| pod.annotations().contains_key("inplace-update-grace");
-    let drained = game.pods().await?.iter().find(is_drained).context("nobody is in its grace")?.name_any();
+    let drained = game.pods().await?.iter().find(is_drained).context("no pod is in its grace period")?.name_any();
     scene.kubectl(&["delete", "pod", &drained, "--grace-period=0", "--force"])?;
-    // Its successor is of the new revision, and serves at once; its place is taken by the next one that leaves its services.
+    // Its replacement has the new revision and serves at once, so that the next pod is drained.
     game.until("replaced", |status| status["replicas"] == 4 && status["updatedReadyReplicas"] == 1 && status["updatedReplicas"] == 3)
         .await?;
     ensure!(game.images().await? == counts(&[("game:1", 3), ("game:2", 1)]), "{:?}", game.images().await?);
-    ensure!(restarts(&game.pods().await?) == BTreeMap::from([(0, 4)]), "restarted inside the grace");
+    ensure!(restarts(&game.pods().await?) == BTreeMap::from([(0, 4)]), "a container restarted in the grace period");
     Ok(())
 }
 
@@ -269,13 +275,13 @@ async fn the_type_can_be_switched_on_the_way(scene: Arc<Scene>) -> Result<()> {
     game.until_rest("Complete").await?;
     let before = uids(&game.pods().await?);
     game.set_image("game:2").await?;
-    game.until("some are on their way", |status| status["updatedReplicas"] == 2).await?;
+    game.until("two pods are being updated", |status| status["updatedReplicas"] == 2).await?;
     game.patch(json!({ "spec": { "updateStrategy": { "type": "RollingUpdate", "partition": 0 } } })).await?;
     let status = game.until_rest("Complete").await?;
     Game::expect_counts(&status, 6, 6, 6)?;
     ensure!(game.images().await? == counts(&[("game:2", 6)]), "{:?}", game.images().await?);
     let stayed = uids(&game.pods().await?).iter().filter(|uid| before.contains(*uid)).count();
-    ensure!(stayed >= 2, "pods that were on their way were replaced");
+    ensure!(stayed >= 2, "pods that were being updated were replaced");
     Ok(())
 }
 
@@ -288,7 +294,7 @@ async fn images_change_under_running_containers(scene: Arc<Scene>) -> Result<()>
     ensure!(row(&scene)? == ["test-gamedeployment", "8", "5", "5", "8", "8"], "{:?}", row(&scene)?);
     let images = ["get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[0].image}"];
     let is_patched = || scene.kubectl(&images).is_ok_and(|images| images.matches("main:v2").count() == 5);
-    e2e::eventually("five run the new image", is_patched).await?;
+    e2e::eventually("not exactly five pods run the new image", is_patched).await?;
     let pods = game.pods().await?;
     ensure!(restarts(&pods) == BTreeMap::from([(0, 8)]), "{:?}", restarts(&pods));
     let is_marked = |pod: &&Pod| pod.annotations().get("io.kubernetes.hotpatch.container").is_some_and(|value| value == "true");
@@ -298,12 +304,12 @@ async fn images_change_under_running_containers(scene: Arc<Scene>) -> Result<()>
         let state: Value = serde_json::from_str(pod.annotations().get("hotpatch-update-state").context("no state")?)?;
         ensure!(state["lastContainerStatuses"]["main"]["imageID"] == "sha256:main:v1" && state["revision"].is_string(), "{state}");
     }
-    let told = scene.kubectl(&["describe", "gamedeployment", "test-gamedeployment"])?;
-    ensure!(told.contains("SuccessfulUpdatePodHotPatch") && told.contains(" hot-patch"), "{told}");
+    let described = scene.kubectl(&["describe", "gamedeployment", "test-gamedeployment"])?;
+    ensure!(described.contains("SuccessfulUpdatePodHotPatch") && described.contains(" hot-patch"), "{described}");
     Ok(())
 }
 
-async fn lone_pods_are_adopted_and_updated_where_they_are(scene: Arc<Scene>) -> Result<()> {
+async fn lone_pods_are_adopted_and_updated_in_place(scene: Arc<Scene>) -> Result<()> {
     let made_by_hand = |name, env| {
         scene.pod(
             name,
@@ -321,14 +327,14 @@ async fn lone_pods_are_adopted_and_updated_where_they_are(scene: Arc<Scene>) -> 
     spec["template"] =
         json!({ "spec": { "containers": [{ "name": "game", "image": "game:1", "env": [{ "name": "MAP", "value": "desert" }] }] } });
     let game = Game::apply(&scene, "lone", &spec)?;
-    let told = game.until_rest("InPlaceNotPossible").await?.to_string();
-    ensure!(told.contains("template.spec.containers[0].env[0].value"), "{told}");
+    let status = game.until_rest("InPlaceNotPossible").await?.to_string();
+    ensure!(status.contains("template.spec.containers[0].env[0].value"), "{status}");
     let whole = json!({ "spec": { "updateStrategy": { "inPlaceUpdateStrategy": { "whenNotPossible": "Recreate" } } } });
     game.patch(whole).await?;
     Game::expect_counts(&game.until_rest("Complete").await?, 3, 3, 3)?;
     let pods = game.pods().await?;
     let kept = pods.iter().find(|pod| pod.name_any() == "lone-same").context("the pod that could stay is gone")?;
     ensure!(restarts(std::slice::from_ref(kept)) == BTreeMap::from([(1, 1)]), "{:?}", kept.status);
-    ensure!(!pods.iter().any(|pod| pod.name_any() == "lone-other"), "a pod that is another one counts as updated");
+    ensure!(!pods.iter().any(|pod| pod.name_any() == "lone-other"), "a pod that cannot follow the template counts as updated");
     Ok(())
 }

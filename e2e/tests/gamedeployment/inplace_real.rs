@@ -1,4 +1,4 @@
-//! Updates in place on real nodes: what a player and a neighbouring container notice, which is nothing.
+//! In-place updates on real nodes: players and neighbouring containers do not notice them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -23,7 +23,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     let real = Place::Real;
     suite.sharing(real, a_neighbour_and_shared_memory_notice_nothing);
     suite.sharing(real, a_rollout_fails_no_request);
-    suite.sharing(real, what_the_kubelet_makes_of_it);
+    suite.sharing(real, a_retag_a_broken_image_and_a_rollback_complete);
     suite.disturbing(real, a_lost_node_holds_up_only_its_own_pod);
     suite.sharing(real, resources_change_without_a_restart);
     suite.sharing(real, a_memory_limit_is_lowered_where_kubernetes_can);
@@ -48,11 +48,11 @@ fn service(scene: &Scene, name: &str) -> Result<()> {
     }))
 }
 
-/// Addresses that a Service sends players to, kept up to date until it is dropped.
+/// The ready addresses of a Service, kept up to date until it is dropped.
 struct Followed {
     ready: Arc<Mutex<BTreeSet<String>>>,
-    /// How often an address was taken out.
-    leaves: Arc<AtomicUsize>,
+    /// How often an address was removed from the endpoints.
+    removals: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -65,8 +65,8 @@ impl Drop for Followed {
 impl Followed {
     fn start(scene: &Scene, service: &str) -> Self {
         let slices: Api<EndpointSlice> = scene.api();
-        let (ready, leaves) = (Arc::new(Mutex::new(BTreeSet::new())), Arc::new(AtomicUsize::new(0)));
-        let (known, left) = (Arc::clone(&ready), Arc::clone(&leaves));
+        let (ready, removals) = (Arc::new(Mutex::new(BTreeSet::new())), Arc::new(AtomicUsize::new(0)));
+        let (known, removed) = (Arc::clone(&ready), Arc::clone(&removals));
         let config = watcher::Config::default().labels(&format!("kubernetes.io/service-name={service}"));
         let task = tokio::spawn(async move {
             let mut changes = std::pin::pin!(watcher(slices, config).default_backoff().applied_objects());
@@ -79,11 +79,11 @@ impl Followed {
                     .filter(|one| one.conditions.as_ref().is_some_and(|seen| seen.ready == Some(true)));
                 let now: BTreeSet<String> = serving.flat_map(|one| one.addresses).collect();
                 let mut known = known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                left.fetch_add(known.difference(&now).count(), Ordering::Relaxed);
+                removed.fetch_add(known.difference(&now).count(), Ordering::Relaxed);
                 *known = now;
             }
         });
-        Self { ready, leaves, task }
+        Self { ready, removals, task }
     }
 
     fn addresses(&self) -> BTreeSet<String> {
@@ -99,17 +99,20 @@ async fn a_neighbour_and_shared_memory_notice_nothing(scene: Arc<Scene>) -> Resu
     game.until_rest("Complete").await?;
     let before = game.pods().await?.pop().context("no pod")?;
     let address = ip(&before)?;
-    e2e::eventually("the Service finds the pod", || followed.addresses().contains(&address)).await?;
+    e2e::eventually("the endpoints lack the pod", || followed.addresses().contains(&address)).await?;
     ask(&before, "PUT /shm/score HTTP/1.1\r\nContent-Length: 4\r\n\r\n1234")?;
-    // A player of the neighbour, whose session must not break.
+    // A player on the neighbouring container, whose session must not break.
     let mut player = TcpStream::connect((address.as_str(), 8001))?;
     player.set_read_timeout(Some(Duration::from_secs(30)))?;
     player.write_all(b"GET /play HTTP/1.1\r\n\r\n")?;
     game.patch(json!({ "spec": { "template": { "spec": { "containers": pair("main:v2") } } } })).await?;
-    e2e::eventually("the Service lets go", || followed.addresses().is_empty()).await?;
+    e2e::eventually("the pod is still in the endpoints", || followed.addresses().is_empty()).await?;
     let drained = game.pods().await?.pop().context("no pod")?;
-    ensure!(container(&drained, "game").is_some_and(|game| game.restart_count == 0), "it restarted before the Service had let go");
-    ensure!(get(&drained, "/version")? == "v1", "the old version is gone before the grace is over");
+    ensure!(
+        container(&drained, "game").is_some_and(|game| game.restart_count == 0),
+        "it restarted before it was removed from the endpoints"
+    );
+    ensure!(get(&drained, "/version")? == "v1", "the old version is gone before the end of the grace period");
     game.until_rest("Complete").await?;
     let after = game.pods().await?.pop().context("no pod")?;
     ensure!(
@@ -117,15 +120,15 @@ async fn a_neighbour_and_shared_memory_notice_nothing(scene: Arc<Scene>) -> Resu
         "another pod, address or node"
     );
     let status = |pod: &Pod, name: &str| container(pod, name).map(|one| (one.container_id.clone(), one.restart_count));
-    ensure!(status(&after, "side") == status(&before, "side"), "the neighbour restarted");
+    ensure!(status(&after, "side") == status(&before, "side"), "the neighbouring container restarted");
     ensure!(status(&after, "game").is_some_and(|(_, restarts)| restarts == 1), "{:?}", status(&after, "game"));
     ensure!(get(&after, "/version")? == "v2" && get(&after, "/shm/score")? == "1234", "shared memory is lost");
     let pause = started(&after).zip(gate_since(&drained)).map(|(started, drained)| started.duration_since(drained).as_secs());
-    ensure!(pause.is_some_and(|seconds| seconds >= 5), "restarted {pause:?} seconds after it left its Service");
-    e2e::eventually("the Service takes it back", || followed.addresses().contains(&address)).await?;
-    // The session has gone on all the time: a line for every second.
+    ensure!(pause.is_some_and(|seconds| seconds >= 5), "restarted {pause:?} seconds after it was drained");
+    e2e::eventually("the pod is not back in the endpoints", || followed.addresses().contains(&address)).await?;
+    // The session has lasted all the time: a line for every second.
     let lines = BufReader::new(player).lines().take(8).collect::<Result<Vec<_>, _>>()?;
-    ensure!(lines.len() == 8, "the neighbour's player was thrown out");
+    ensure!(lines.len() == 8, "the session on the neighbouring container broke");
     Ok(())
 }
 
@@ -143,7 +146,7 @@ async fn a_rollout_fails_no_request(scene: Arc<Scene>) -> Result<()> {
     service(&scene, "shop")?;
     let followed = Arc::new(Followed::start(&scene, "shop"));
     game.until_rest("Complete").await?;
-    e2e::eventually("the Service finds all six", || followed.addresses().len() == 6).await?;
+    e2e::eventually("not all six pods are in the endpoints", || followed.addresses().len() == 6).await?;
     let stop = Arc::new(AtomicBool::new(false));
     let (over, known) = (Arc::clone(&stop), Arc::clone(&followed));
     let client = tokio::task::spawn_blocking(move || {
@@ -160,13 +163,13 @@ async fn a_rollout_fails_no_request(scene: Arc<Scene>) -> Result<()> {
     });
     game.patch(json!({ "spec": { "template": { "spec": { "containers": one("main:v2") } } } })).await?;
     let rest = game.until_rest("Complete").await;
-    e2e::eventually("the Service has all six back", || followed.addresses().len() == 6).await?;
+    e2e::eventually("not all six pods are back in the endpoints", || followed.addresses().len() == 6).await?;
     stop.store(true, Ordering::Relaxed);
     let (answers, failures) = client.await?;
     rest?;
     ensure!(failures.is_empty(), "{} requests failed: {:?}", failures.len(), failures.first());
     ensure!(answers.get("v1").is_some_and(|count| *count > 100) && answers.get("v2").is_some_and(|count| *count > 100), "{answers:?}");
-    ensure!(followed.leaves.load(Ordering::Relaxed) == 6, "{} pods left the Service", followed.leaves.load(Ordering::Relaxed));
+    ensure!(followed.removals.load(Ordering::Relaxed) == 6, "{} removals from the endpoints", followed.removals.load(Ordering::Relaxed));
     Ok(())
 }
 
@@ -182,31 +185,31 @@ fn version(address: &str) -> Result<String> {
     Ok(body.to_owned())
 }
 
-async fn what_the_kubelet_makes_of_it(scene: Arc<Scene>) -> Result<()> {
+async fn a_retag_a_broken_image_and_a_rollback_complete(scene: Arc<Scene>) -> Result<()> {
     let one = |image: &str| json!([server("game", image, 8000)]);
     let game = Game::apply(&scene, "odd", &spec(1, 0, &one("main:v1")))?;
     game.until_rest("Complete").await?;
     let uid = game.pods().await?.pop().context("no pod")?.uid();
     let set = |image: &str| game.patch(json!({ "spec": { "template": { "spec": { "containers": one(image) } } } }));
     let pod = || async { game.pods().await?.pop().context("no pod") };
-    // The same content under another name: the container restarts, and nothing else tells.
+    // The same digest under another tag: only the restart count shows that the update is complete.
     scene.cluster().push_image("main:v1-again", &game_image("v1")?)?;
     set("main:v1-again").await?;
     game.until_rest("Complete").await?;
     ensure!(container(&pod().await?, "game").is_some_and(|game| game.restart_count == 1), "a retag did not restart");
-    // An image that does not exist, mended by another template.
+    // An image that does not exist, repaired by another template.
     set("main:nowhere").await?;
     game.until("the pull fails", |status| status["conditions"].to_string().contains("ImagePull")).await?;
     set("main:v2").await?;
     game.until_rest("Complete").await?;
     ensure!(get(&pod().await?, "/version")? == "v2", "the new version does not run");
-    // The same, mended by going back to what ran before.
+    // The same, repaired by a rollback to what ran before.
     set("main:nowhere-either").await?;
     game.until("the pull fails", |status| status["conditions"].to_string().contains("ImagePull")).await?;
     set("main:v2").await?;
     game.until_rest("Complete").await?;
     ensure!(get(&pod().await?, "/version")? == "v2", "the old version does not run");
-    // Going back inside the grace restarts nothing.
+    // A rollback in the grace period restarts nothing.
     let restarts = container(&pod().await?, "game").map(|game| game.restart_count);
     game.patch(json!({ "spec": { "updateStrategy": { "inPlaceUpdateStrategy": { "gracePeriodSeconds": 600 } } } })).await?;
     set("main:v1").await?;
@@ -214,7 +217,10 @@ async fn what_the_kubelet_makes_of_it(scene: Arc<Scene>) -> Result<()> {
     set("main:v2").await?;
     game.until_rest("Complete").await?;
     let after = pod().await?;
-    ensure!(container(&after, "game").map(|game| game.restart_count) == restarts && after.uid() == uid, "restarted for nothing");
+    ensure!(
+        container(&after, "game").map(|game| game.restart_count) == restarts && after.uid() == uid,
+        "restarted without need, or replaced"
+    );
     Ok(())
 }
 
@@ -238,7 +244,7 @@ async fn resources_change_without_a_restart(scene: Arc<Scene>) -> Result<()> {
     game.until_rest("Complete").await?;
     for pod in game.pods().await? {
         ensure!(before.contains(&pod.uid()) && requested(&pod).as_deref() == Some("100m"), "{:?}", requested(&pod));
-        ensure!(container(&pod, "game").is_some_and(|game| game.restart_count == 0), "restarted for its resources");
+        ensure!(container(&pod, "game").is_some_and(|game| game.restart_count == 0), "restarted for a change of resources");
     }
     // Together with an image, in one update.
     set("150m", "main:v2").await?;
@@ -247,13 +253,13 @@ async fn resources_change_without_a_restart(scene: Arc<Scene>) -> Result<()> {
         ensure!(requested(&pod).as_deref() == Some("150m") && get(&pod, "/version")? == "v2", "{:?}", requested(&pod));
         ensure!(container(&pod, "game").is_some_and(|game| game.restart_count == 1), "not exactly one restart");
     }
-    // More than any node has: nothing restarts, the rollout stops and says why; going back mends it.
+    // More than any node has: nothing restarts, the rollout stops and reports why, and a rollback repairs it.
     set("150m", "main:v2").await?;
     let huge = json!([{ "name": "game", "image": "main:v2", "resources": { "requests": { "cpu": "64", "memory": "32Mi" }, "limits": { "cpu": "64", "memory": "64Mi" } } }]);
     let mut template = one("150m", "main:v2");
     e2e::merge(&mut template[0], &huge[0]);
     game.patch(json!({ "spec": { "template": { "spec": { "containers": template } } } })).await?;
-    game.until("it cannot be", |status| status["conditions"].to_string().contains("ResizeInfeasible")).await?;
+    game.until("the resize is infeasible", |status| status["conditions"].to_string().contains("ResizeInfeasible")).await?;
     set("150m", "main:v2").await?;
     game.until_rest("Complete").await?;
     Ok(())
@@ -273,11 +279,11 @@ async fn a_lost_node_holds_up_only_its_own_pod(scene: Arc<Scene>) -> Result<()> 
     let update = async {
         let container = json!([server("game", "main:v2", 8000)]);
         game.patch(json!({ "spec": { "template": { "spec": { "containers": container } } } })).await?;
-        // The other one is updated; the lost one is waited for, and named.
+        // The pod on the other node is updated; the one on the lost node is waited for and named.
         game.until("one is updated", |status| status["updatedReadyReplicas"] == 1 && status["readyReplicas"] == 1).await
     };
     let updated = update.await;
-    // The cable goes back in also if the test has failed.
+    // The link is restored even if the test has failed.
     scene.cluster().set_link(lost, true)?;
     let status = updated?;
     ensure!(status["conditions"].to_string().contains("waiting for split-"), "{status}");
@@ -299,8 +305,8 @@ async fn a_memory_limit_is_lowered_where_kubernetes_can(scene: Arc<Scene>) -> Re
     let game = Game::apply(&scene, "memory", &spec(2, 0, &containers("64Mi")))?;
     game.until_rest("Complete").await?;
     game.patch(json!({ "spec": { "template": { "spec": { "containers": containers("48Mi") } } } })).await?;
-    let told = game.until_rest(if can { "Complete" } else { "InPlaceNotPossible" }).await?.to_string();
-    ensure!(can || told.contains("resources.limits.memory (is lowered"), "{told}");
-    ensure!(audited(&scene, "pods", "resize", "patch") == if can { 2 } else { 0 }, "pods were resized in vain");
+    let status = game.until_rest(if can { "Complete" } else { "InPlaceNotPossible" }).await?.to_string();
+    ensure!(can || status.contains("resources.limits.memory (is lowered"), "{status}");
+    ensure!(audited(&scene, "pods", "resize", "patch") == if can { 2 } else { 0 }, "an unexpected number of resizes");
     Ok(())
 }

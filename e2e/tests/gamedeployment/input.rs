@@ -1,4 +1,5 @@
-//! Bad input: a clear error at `kubectl apply` where the schema can give it, otherwise a condition with the server's words; others keep being served.
+//! Bad input: a clear error at `kubectl apply` where the schema can detect it, otherwise a condition with the API server's
+//! message; other objects are still served.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, defaults_are_those_of_the_guide);
 }
 
-/// What the API server says to a manifest.
+/// The API server's error for a manifest; empty if it is accepted.
 fn refusal(scene: &Scene, manifest: &Value) -> String {
     scene.apply(manifest).err().map(|error| format!("{error:#}")).unwrap_or_default()
 }
@@ -123,12 +124,12 @@ async fn a_quota_is_told_and_lifted(scene: Arc<Scene>) -> Result<()> {
     let game = Game::apply(&scene, "greedy", &json!({ "replicas": 100_000 }))?;
     let said = game.until_condition("Degraded", "True", "FailedCreate").await?;
     ensure!(said.contains("exceeded quota: few"), "{said}");
-    // Far too many for one does not keep another from its share.
+    // The GameDeployment that asks for far too many pods does not hold up another one.
     game.patch(json!({ "spec": { "replicas": 4 } })).await?;
     game.until_rest("Complete").await?;
     let modest = Game::apply(&scene, "modest", &json!({ "replicas": 2 }))?;
     modest.until_rest("Complete").await?;
-    // Exhausted in the middle of a rollout with surge: it waits, and goes on when there is room.
+    // Exhausted in the middle of a rollout with surge: it waits, and continues when there is room.
     game.patch(json!({ "spec": { "updateStrategy": { "maxUnavailable": 0, "maxSurge": 1 } } })).await?;
     game.set_image("game:2").await?;
     game.until_condition("Degraded", "True", "FailedCreate").await?;
@@ -153,7 +154,7 @@ async fn a_taken_revision_name_is_passed_by(scene: Arc<Scene>) -> Result<()> {
     let first = Game::apply(&scene, "collide", &json!({ "replicas": 1 }))?;
     let revision = first.until_rest("Complete").await?["updateRevision"].as_str().unwrap_or_default().to_owned();
     scene.kubectl(&["delete", "gd/collide", "--cascade=foreground", "--wait"])?;
-    // Somebody else's revision has the name that ours would get.
+    // A revision of another owner has the name that the new one would get.
     let owner =
         json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid_of_config_map(&scene)?, "controller": true }]);
     scene.apply(&json!({
@@ -163,7 +164,7 @@ async fn a_taken_revision_name_is_passed_by(scene: Arc<Scene>) -> Result<()> {
     let again = Game::apply(&scene, "collide", &json!({ "replicas": 3 }))?;
     let status = again.until_rest("Complete").await?;
     let names = seen().names;
-    ensure!(names.len() == 3, "pods were made for a revision of somebody else and made again: {names:?}");
+    ensure!(names.len() == 3, "pods were created for the revision of another owner and then replaced: {names:?}");
     ensure!(status["updateRevision"] != revision.as_str() && status["collisionCount"] == 1, "{status}");
     Ok(())
 }
@@ -187,15 +188,15 @@ async fn a_quota_that_leaves_no_room_for_surge_is_told(scene: Arc<Scene>) -> Res
     let game = Game::apply(&scene, "tight", &spec)?;
     game.until_rest("Complete").await?;
     scene.kubectl(&["create", "quota", "tight", "--hard=pods=3"])?;
-    // A quota counts when the API server has counted.
-    e2e::eventually("the quota counts", || {
+    // A quota takes effect when its status shows the used pods.
+    e2e::eventually("the quota has no effect", || {
         scene.kubectl(&["get", "quota", "tight", "-o", "jsonpath={.status.used.pods}"]).is_ok_and(|used| used == "3")
     })
     .await?;
     game.set_image("game:2").await?;
     let said = game.until_condition("Degraded", "True", "FailedCreate").await?;
     ensure!(said.contains("exceeded quota"), "{said}");
-    ensure!(game.pods().await?.len() == 3, "a pod went although none could come");
+    ensure!(game.pods().await?.len() == 3, "a pod was deleted although none could be created");
     scene.kubectl(&["delete", "quota", "tight"])?;
     let status = game.until_rest("Complete").await?;
     Game::expect_counts(&status, 3, 3, 3)

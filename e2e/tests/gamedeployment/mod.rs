@@ -1,4 +1,4 @@
-//! GameDeployments: rollouts, hooks about their pods, protection, and what stands in their way.
+//! GameDeployments: rollouts, hooks, protected pods, refused writes and silent nodes.
 
 mod canary;
 mod gates;

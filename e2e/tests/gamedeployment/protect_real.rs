@@ -1,4 +1,4 @@
-//! Protected pods on real nodes: sessions outlive whatever people do.
+//! Protected pods on real nodes: sessions outlive deletions, drains and the deletion of their workload.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -16,7 +16,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.disturbing(Place::Real, a_session_outlives_delete_drain_and_the_end_of_its_workload);
 }
 
-/// Whether the same process serves its player and has been told nothing.
+/// Whether the same process serves its player and has received no SIGTERM.
 fn is_untouched(pod: &Pod) -> Result<bool> {
     let state = get(pod, "/")?;
     Ok(state.contains("\"sessions\":1") && state.contains("\"sigterm\":0"))
@@ -33,14 +33,14 @@ async fn a_session_outlives_delete_drain_and_the_end_of_its_workload(scene: Arc<
     let victim = game.pods().await?.pop().context("no pod")?;
     let said = scene.refusal(&["delete", "pod", &victim.name_any(), "--wait=false"])?;
     ensure!(said.contains("it is protected by GameDeployment protected"), "{said}");
-    // Whatever it asks for: a pod without requests cannot be given any.
+    // Any resize is refused, even one that changes nothing: a pod without requests cannot be given any.
     let more = r#"{"spec":{"containers":[{"name":"game"}]}}"#;
     let said = scene.refusal(&["patch", "pod", &victim.name_any(), "--subresource=resize", "-p", more])?;
     ensure!(said.contains("change them in the template of GameDeployment protected"), "{said}");
     ensure!(is_untouched(&victim)?, "the session noticed kubectl delete");
 
     let drained = drain(&scene, &game, &victim, &mut players).await;
-    // The node takes pods again also if the test has failed.
+    // The node takes pods again even if the test has failed.
     scene.kubectl(&["uncordon", &node_of(&victim)?])?;
     drained?;
 
@@ -52,7 +52,7 @@ async fn a_session_outlives_delete_drain_and_the_end_of_its_workload(scene: Arc<
     end(&scene, &game, players).await
 }
 
-/// A drain waits for the last player and then has its way.
+/// A drain waits for the last player and then completes.
 async fn drain<P>(scene: &Scene, game: &Game, victim: &Pod, players: &mut BTreeMap<String, P>) -> Result<()> {
     let node = node_of(victim)?;
     let on_node: Vec<Pod> = game.pods().await?.into_iter().filter(|pod| node_of(pod).is_ok_and(|other| other == node)).collect();
@@ -64,8 +64,8 @@ async fn drain<P>(scene: &Scene, game: &Game, victim: &Pod, players: &mut BTreeM
             .kubectl(&["get", "hookruns", "-o", path])
             .is_ok_and(|failed| failed.split_whitespace().any(|failed| failed.parse().unwrap_or(0) > 1))
     };
-    eventually("somebody on the node is asked, and says no", asked).await?;
-    game.until("the cordoned node is told", |status| says(status, "Progressing", "cordoned nodes")).await?;
+    eventually("no hook of a pod on the node denies", asked).await?;
+    game.until("the cordoned node is reported", |status| says(status, "Progressing", "cordoned nodes")).await?;
     ensure!(running.try_wait()?.is_none(), "the drain did not wait");
     for pod in &on_node {
         ensure!(is_untouched(pod)?, "the session of {} noticed the drain", pod.name_any());
@@ -89,10 +89,10 @@ async fn end<P>(scene: &Scene, game: &Game, mut players: BTreeMap<String, P>) ->
     for pod in &pods {
         ensure!(is_untouched(pod)?, "the session of {} noticed the deletion of its workload", pod.name_any());
         drop(players.remove(&pod.name_any()));
-        let leaving = until(&scene.pods(), &pod.name_any(), "leaving", is_leaving).await?.context("it went without a grace")?;
+        let leaving = until(&scene.pods(), &pod.name_any(), "leaving", is_leaving).await?.context("it was gone without a grace period")?;
         ensure!(
             leaving.metadata.deletion_grace_period_seconds == Some(7),
-            "its grace is {:?}",
+            "its grace period is {:?}",
             leaving.metadata.deletion_grace_period_seconds
         );
         until_gone(&scene.pods(), &pod.name_any()).await?;

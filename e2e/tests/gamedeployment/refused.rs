@@ -1,4 +1,5 @@
-//! Writes that the API server refuses, and keeps refusing: only what they are about suffers, it is told, and work resumes when the obstacle is gone.
+//! Writes that the API server refuses, and keeps refusing: only the objects that they are about are affected, the refusal
+//! is reported, and work resumes when the obstacle is gone.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,19 +26,20 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.alone(one_pod_whose_writes_fail_does_not_stop_the_others);
 }
 
-/// Work resumes so soon after an obstacle is gone, with some time for a slow machine to do it.
+/// Work resumes within this time after an obstacle is gone, with some time for a slow machine to do it.
 const RESUMED: Duration = Duration::from_secs(20);
-/// The longest time between two tries of a refused write: a pod that is out of service for its restart and this waited for that of another.
+/// The longest time between two tries of a refused write: a pod that is out of service for longer than its own restart
+/// plus this time has waited for the refused write of another pod.
 const RETRY: Duration = Duration::from_secs(4);
 
-/// One of the pods, which policies of these tests mean.
+/// Annotates one of the pods as the one that the policies of these tests are about, and returns its name.
 async fn marked(scene: &Scene, game: &Game) -> Result<String> {
     let name = game.pods().await?.first().context("no pod")?.name_any();
     scene.kubectl(&["annotate", "pod", &name, "keep=true"])?;
     Ok(name)
 }
 
-/// Waits until Degraded says this.
+/// Waits until Degraded is True with this reason and a message that contains these words.
 async fn until_degraded(game: &Game, reason: &str, words: &str) -> Result<()> {
     let is_said = |status: &Value| {
         let all = status["conditions"].as_array().into_iter().flatten();
@@ -47,7 +49,7 @@ async fn until_degraded(game: &Game, reason: &str, words: &str) -> Result<()> {
     game.until(&format!("Degraded: {reason}, {words}"), is_said).await.map(drop)
 }
 
-/// How many writes of pods the operator was refused in the test's namespace.
+/// How many writes of the operator with this verb were refused in the test's namespace.
 fn refused(scene: &Scene, verb: &str) -> usize {
     let log = std::fs::read_to_string(scene.cluster().audit_log()).unwrap_or_default();
     let is_it =
@@ -57,7 +59,7 @@ fn refused(scene: &Scene, verb: &str) -> usize {
 
 async fn a_quota_holds_back_only_the_pods_beyond_it(scene: Arc<Scene>) -> Result<()> {
     scene.kubectl(&["create", "quota", "few", "--hard=pods=6"])?;
-    eventually("the quota is in force", || {
+    eventually("the quota has no effect", || {
         scene.kubectl(&["get", "quota", "few", "-o", "jsonpath={.status.hard.pods}"]).is_ok_and(|hard| hard == "6")
     })
     .await?;
@@ -67,23 +69,23 @@ async fn a_quota_holds_back_only_the_pods_beyond_it(scene: Arc<Scene>) -> Result
     Game::expect_counts(&status, 6, 6, 6)?;
     until_degraded(&game, "FailedCreate", "exceeded quota: few").await?;
     // What is refused is tried again, and not too often.
-    eventually("it is tried again", || refused(&scene, "create") >= 4).await?;
+    eventually("it is not tried again", || refused(&scene, "create") >= 4).await?;
     let minutes = usize::try_from(started.elapsed().as_secs() / 60)? + 1;
     ensure!(refused(&scene, "create") <= 20 * minutes, "{} creations were refused in {minutes} min", refused(&scene, "create"));
-    // An update of those that are there goes on.
+    // The update of the existing pods continues.
     game.set_image("game:2").await?;
     game.until("6 are updated", |status| status["updatedReadyReplicas"] == 6).await?;
     let lifted = Instant::now();
     scene.kubectl(&["delete", "quota", "few"])?;
     let status = game.until_rest("Complete").await?;
     Game::expect_counts(&status, 8, 8, 8)?;
-    ensure!(lifted.elapsed() < RESUMED, "it took {:?} to go on", lifted.elapsed());
+    ensure!(lifted.elapsed() < RESUMED, "it took {:?} to resume", lifted.elapsed());
     game.until_condition("Degraded", "False", "AsExpected").await.map(drop)
 }
 
-/// What the policies of these tests say.
+/// The message of the policies of these tests.
 const REFUSAL: &str = "this pod is kept as it is";
-/// Whether a pod is the one that they mean.
+/// Whether a pod is the one that they are about.
 const IS_KEPT: &str = "has(oldObject.metadata.annotations) && 'keep' in oldObject.metadata.annotations";
 
 async fn one_pod_that_may_not_be_deleted(scene: Arc<Scene>) -> Result<()> {
@@ -103,12 +105,12 @@ async fn one_pod_that_may_not_be_deleted(scene: Arc<Scene>) -> Result<()> {
     // A scale-in takes another pod instead.
     scene.kubectl(&["scale", "gamedeployment", "game", "--replicas=38"])?;
     Game::expect_counts(&game.until_rest("Refused").await?, 38, 38, 37)?;
-    // A change of the pod is enough: nobody has to announce anything else.
+    // A change of the pod is enough for a retry.
     let lifted = Instant::now();
     scene.kubectl(&["annotate", "pod", &kept, "keep-"])?;
     let status = game.until_rest("Complete").await?;
     Game::expect_counts(&status, 38, 38, 38)?;
-    ensure!(lifted.elapsed() < RESUMED, "it took {:?} to go on", lifted.elapsed());
+    ensure!(lifted.elapsed() < RESUMED, "it took {:?} to resume", lifted.elapsed());
     lift(&scene)
 }
 
@@ -127,7 +129,7 @@ async fn one_pod_that_may_not_be_changed(scene: Arc<Scene>) -> Result<()> {
     until_degraded(&game, "FailedUpdatePodInPlace", REFUSAL).await?;
     let pod = until_pod_ready(&scene.pods(), &kept).await?;
     let serves = |pod: &Pod| gate(pod).is_some_and(|gate| gate.status == "True");
-    ensure!(serves(&pod), "it is out of its services");
+    ensure!(serves(&pod), "it is drained");
     ensure!(!pod.annotations().keys().any(|key| key.starts_with("inplace-update")), "{:?}", pod.annotations());
     let revision = |status: &Value| status["currentRevision"].as_str().unwrap_or_default().to_owned();
     ensure!(pod.labels().get("controller-revision-hash") == Some(&revision(&status)), "{:?}", pod.labels());
@@ -140,7 +142,7 @@ async fn one_pod_that_may_not_be_changed(scene: Arc<Scene>) -> Result<()> {
         ensure!(outage.restart > Duration::ZERO && waited < RETRY, "{name} was out of service for {outage:?}");
     }
     ensure!(outages.len() == 20, "{} pods were watched", outages.len());
-    // It is not drained while a dry run is refused.
+    // It is not drained again as long as its dry run is refused.
     let mut drained = false;
     let pods = scene.pods();
     let quiet = until(&pods, &kept, "drained", |pod| {
@@ -153,11 +155,11 @@ async fn one_pod_that_may_not_be_changed(scene: Arc<Scene>) -> Result<()> {
     lift(&scene)?;
     let status = game.until_rest("Complete").await?;
     Game::expect_counts(&status, 20, 20, 20)?;
-    ensure!(lifted.elapsed() < RESUMED, "it took {:?} to go on", lifted.elapsed());
+    ensure!(lifted.elapsed() < RESUMED, "it took {:?} to resume", lifted.elapsed());
     Ok(())
 }
 
-/// Image and resources change together: what a quota refuses to grow does not restart either.
+/// Image and resources change together: a pod whose resize a quota refuses does not restart either.
 async fn a_pod_that_may_not_grow_serves_as_it_was(scene: Arc<Scene>) -> Result<()> {
     let template = |image: &str, cpu: &str| {
         let container = json!({ "name": "game", "image": image, "resources": { "requests": { "cpu": cpu } } });
@@ -168,13 +170,13 @@ async fn a_pod_that_may_not_grow_serves_as_it_was(scene: Arc<Scene>) -> Result<(
     let game = Game::apply(&scene, "game", &spec)?;
     game.until_rest("Complete").await?;
     scene.kubectl(&["create", "quota", "tight", "--hard=requests.cpu=110m"])?;
-    eventually("the quota is in force", || {
+    eventually("the quota has no effect", || {
         scene.kubectl(&["get", "quota", "tight", "-o", "jsonpath={.status.used.requests\\.cpu}"]).is_ok_and(|used| used == "100m")
     })
     .await?;
     game.patch(json!({ "spec": template("main:v2", "75m") })).await?;
     until_degraded(&game, "FailedUpdatePodInPlace", "exceeded quota: tight").await?;
-    let status = game.until("both serve as they were", |status| status["readyReplicas"] == 2 && status["updatedReplicas"] == 0).await?;
+    let status = game.until("both serve unchanged", |status| status["readyReplicas"] == 2 && status["updatedReplicas"] == 0).await?;
     ensure!(status["availableReplicas"] == 2, "{status}");
     let restarts = async || -> Result<Vec<i32>> {
         let pods = game.pods().await?;
@@ -196,12 +198,12 @@ async fn a_retried_deletion_is_asked_about_again(scene: Arc<Scene>) -> Result<()
     sessions.end(&kept);
     game.patch(json!({ "spec": { "replicas": 1, "scaleStrategy": { "podsToDelete": [kept] } } })).await?;
     until_degraded(&game, "FailedDelete", REFUSAL).await?;
-    let questions = || audited(&scene, "hookruns", "", "create");
-    eventually("it was not asked", || questions() > 0).await?;
-    let before = questions();
+    let created_runs = || audited(&scene, "hookruns", "", "create");
+    eventually("the hook was not asked", || created_runs() > 0).await?;
+    let before = created_runs();
     lift(&scene)?;
     until(&scene.pods(), &kept, "gone", is_leaving).await?;
-    eventually("it went with an approval that was voided", || questions() > before).await?;
+    eventually("it was deleted with an approval that was withdrawn", || created_runs() > before).await?;
     Game::expect_counts(&game.until_rest("Complete").await?, 1, 1, 1)
 }
 

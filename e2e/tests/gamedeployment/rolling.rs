@@ -18,12 +18,12 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, the_rolling_walk_through_comes_out_as_written);
     suite.sharing(fake, writes_are_counted_exactly);
     suite.sharing(fake, nothing_is_written_when_nothing_changes);
-    suite.sharing(fake, a_rollout_keeps_its_budgets);
+    suite.sharing(fake, a_rollout_keeps_its_limits);
     suite.sharing(fake, surge_comes_first_and_goes_last);
     suite.sharing(fake, scaling_in_the_middle_of_a_rollout);
     suite.sharing(fake, the_old_template_brings_the_old_revision_back);
     suite.sharing(fake, paused_stops_the_rollout_and_not_scaling);
-    suite.sharing(fake, on_delete_waits_for_somebody_to_delete);
+    suite.sharing(fake, on_delete_waits_for_the_user_to_delete);
     suite.sharing(fake, named_pods_go_first_and_are_replaced);
     suite.sharing(fake, cheap_pods_go_first);
     suite.sharing(fake, min_ready_seconds_holds_the_rollout);
@@ -32,7 +32,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, lone_pods_are_adopted_and_others_left_alone);
     suite.sharing(fake, orphans_are_taken_over_without_a_restart);
     suite.sharing(fake, history_is_kept_as_long_as_asked);
-    suite.sharing(fake, what_this_version_cannot_do_holds_visibly);
+    suite.sharing(fake, an_unsupported_update_type_holds_visibly);
     suite.sharing(fake, deleting_it_takes_its_pods_along);
     suite.sharing(fake, an_autoscaler_follows_a_metric_up_and_down);
 }
@@ -61,11 +61,11 @@ async fn the_rolling_walk_through_comes_out_as_written(scene: Arc<Scene>) -> Res
     game.until_rest("Complete").await?;
     ensure!(row(&scene)? == ["test-gamedeployment", "8", "8", "8", "8", "8"], "{:?}", row(&scene)?);
     scene.kubectl(&["wait", "--for=condition=Available", "gd/test-gamedeployment", "--timeout=60s"])?;
-    let told = scene.kubectl(&["describe", "gamedeployment", "test-gamedeployment"])?;
+    let described = scene.kubectl(&["describe", "gamedeployment", "test-gamedeployment"])?;
     for line in
         ["SuccessfulCreate", "SuccessfulUpdatePodReCreate", "bcs-gamedeployment-operator", "succeed to create pod test-gamedeployment-"]
     {
-        ensure!(told.contains(line), "{line} is missing in {told}");
+        ensure!(described.contains(line), "{line} is missing in {described}");
     }
     Ok(())
 }
@@ -84,10 +84,10 @@ async fn surge_pods_come_first(scene: Arc<Scene>) -> Result<()> {
 async fn writes_are_counted_exactly(scene: Arc<Scene>) -> Result<()> {
     let game = Game::apply(&scene, "exact", &json!({ "replicas": 12, "updateStrategy": { "maxUnavailable": 3 } }))?;
     game.until_rest("Complete").await?;
-    e2e::eventually("12 creates", || audited(&scene, "pods", "", "create") >= 12).await?;
+    e2e::eventually("fewer than 12 creates", || audited(&scene, "pods", "", "create") >= 12).await?;
     game.set_image("game:2").await?;
     game.until_rest("Complete").await?;
-    e2e::eventually("24 creates", || audited(&scene, "pods", "", "create") >= 24).await?;
+    e2e::eventually("fewer than 24 creates", || audited(&scene, "pods", "", "create") >= 24).await?;
     let count = |resource: &str, subresource: &str, verb: &str| audited(&scene, resource, subresource, verb);
     let pods = (count("pods", "", "create"), count("pods", "", "delete"), count("pods", "", ""));
     ensure!(pods == (24, 12, 36), "creates, deletes and all calls for pods: {pods:?}");
@@ -101,14 +101,14 @@ async fn writes_are_counted_exactly(scene: Arc<Scene>) -> Result<()> {
 async fn nothing_is_written_when_nothing_changes(scene: Arc<Scene>) -> Result<()> {
     let game = Game::apply(&scene, "idle", &json!({ "replicas": 5 }))?;
     game.until_rest("Complete").await?;
-    // Events about what was done may still be on their way.
     let all = || {
         ["pods", "gamedeployments", "controllerrevisions"]
             .iter()
             .map(|kind| audited(&scene, kind, "", "") + audited(&scene, kind, "status", ""))
             .sum::<usize>()
     };
-    e2e::eventually("5 creates", || audited(&scene, "pods", "", "create") >= 5).await?;
+    e2e::eventually("fewer than 5 creates", || audited(&scene, "pods", "", "create") >= 5).await?;
+    // Events about what was done may still be on their way.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let before = (all(), audited(&scene, "events", "", ""));
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -117,10 +117,10 @@ async fn nothing_is_written_when_nothing_changes(scene: Arc<Scene>) -> Result<()
     Ok(())
 }
 
-async fn a_rollout_keeps_its_budgets(scene: Arc<Scene>) -> Result<()> {
-    let game = Game::apply(&scene, "budget", &json!({ "replicas": 20, "updateStrategy": { "maxUnavailable": "25%" } }))?;
+async fn a_rollout_keeps_its_limits(scene: Arc<Scene>) -> Result<()> {
+    let game = Game::apply(&scene, "limits", &json!({ "replicas": 20, "updateStrategy": { "maxUnavailable": "25%" } }))?;
     game.until_rest("Complete").await?;
-    let seen = watch_pods(&scene.pods(), "app=budget").await?;
+    let seen = watch_pods(&scene.pods(), "app=limits").await?;
     game.set_image("game:2").await?;
     game.until_rest("Complete").await?;
     let seen = seen();
@@ -190,7 +190,7 @@ async fn paused_stops_the_rollout_and_not_scaling(scene: Arc<Scene>) -> Result<(
     Ok(())
 }
 
-async fn on_delete_waits_for_somebody_to_delete(scene: Arc<Scene>) -> Result<()> {
+async fn on_delete_waits_for_the_user_to_delete(scene: Arc<Scene>) -> Result<()> {
     let game = Game::apply(&scene, "ondelete", &json!({ "replicas": 3, "updateStrategy": { "type": "OnDelete" } }))?;
     game.until_rest("Complete").await?;
     game.set_image("game:2").await?;
@@ -261,8 +261,8 @@ async fn a_broken_image_stops_the_rollout_and_is_named(scene: Arc<Scene>) -> Res
     let seen = watch_pods(&scene.pods(), "app=broken").await?;
     let template = json!({ "metadata": { "annotations": { "localkube/pull-failure": "*" } } });
     game.patch(json!({ "spec": { "template": template } })).await?;
-    let told = game.until("the failing pull is named", |status| status.to_string().contains("ErrImagePull")).await?;
-    Game::expect_counts(&told, 4, 3, 1)?;
+    let status = game.until("the failing pull is named", |status| status.to_string().contains("ErrImagePull")).await?;
+    Game::expect_counts(&status, 4, 3, 1)?;
     game.patch(json!({ "spec": { "template": { "metadata": { "annotations": null } } } })).await?;
     game.until_rest("Complete").await?;
     ensure!(seen().fewest_ready >= 3, "more than one pod was missing");
@@ -270,25 +270,25 @@ async fn a_broken_image_stops_the_rollout_and_is_named(scene: Arc<Scene>) -> Res
 }
 
 async fn lone_pods_are_adopted_and_others_left_alone(scene: Arc<Scene>) -> Result<()> {
-    scene.pod("lone", "game:1", &json!({ "metadata": { "labels": { "app": "claim" } } }))?;
+    scene.pod("lone", "game:1", &json!({ "metadata": { "labels": { "app": "adopt" } } }))?;
     let foreign = json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": { "name": "other" }, "spec": {
-        "replicas": 2, "selector": { "matchLabels": { "app": "claim", "by": "other" } },
-        "template": { "metadata": { "labels": { "app": "claim", "by": "other" } }, "spec": { "containers": [{ "name": "game", "image": "game:1" }] } },
+        "replicas": 2, "selector": { "matchLabels": { "app": "adopt", "by": "other" } },
+        "template": { "metadata": { "labels": { "app": "adopt", "by": "other" } }, "spec": { "containers": [{ "name": "game", "image": "game:1" }] } },
     } });
     scene.apply(&foreign)?;
     until_some_pod(&scene.pods(), "a pod of the ReplicaSet", |pod| pod.name_any().starts_with("other-")).await?;
-    let game = Game::apply(&scene, "claim", &json!({ "replicas": 3 }))?;
+    let game = Game::apply(&scene, "adopt", &json!({ "replicas": 3 }))?;
     let owned = |pod: &Pod, kind: &str| pod.owner_references().iter().any(|owner| owner.kind == kind && owner.controller == Some(true));
     let pods = scene.pods();
     until(&pods, "lone", "adopted or replaced", |pod| pod.is_none_or(|pod| owned(pod, "GameDeployment"))).await?;
     game.until_rest("Complete").await?;
     let all = game.pods().await?;
     ensure!(all.iter().filter(|pod| owned(pod, "GameDeployment")).count() == 3, "{} pods", all.len());
-    ensure!(all.iter().filter(|pod| owned(pod, "ReplicaSet")).count() == 2, "pods of others were touched");
-    // A pod that no longer matches is let go and replaced.
+    ensure!(all.iter().filter(|pod| owned(pod, "ReplicaSet")).count() == 2, "pods of another owner were touched");
+    // A pod that no longer matches is released and replaced.
     let freed = all.iter().find(|pod| owned(pod, "GameDeployment")).map(ResourceExt::name_any).context("no pod")?;
     scene.pods().patch(&freed, &PatchParams::default(), &Patch::Merge(json!({ "metadata": { "labels": { "app": "debug" } } }))).await?;
-    until(&pods, &freed, "let go", |pod| pod.is_some_and(|pod| pod.owner_references().is_empty())).await?;
+    until(&pods, &freed, "released", |pod| pod.is_some_and(|pod| pod.owner_references().is_empty())).await?;
     game.until("3 ready again", |status| status["readyReplicas"] == 3).await.map(drop)
 }
 
@@ -318,7 +318,7 @@ async fn history_is_kept_as_long_as_asked(scene: Arc<Scene>) -> Result<()> {
     e2e::eventually("old revisions stay", || revisions() == 3).await
 }
 
-async fn what_this_version_cannot_do_holds_visibly(scene: Arc<Scene>) -> Result<()> {
+async fn an_unsupported_update_type_holds_visibly(scene: Arc<Scene>) -> Result<()> {
     let reason = "HotPatchUpdateNotInThisVersion";
     let game = Game::apply(&scene, "hotpatch", &json!({ "updateStrategy": { "type": "HotPatchUpdate" } }))?;
     game.until_rest("Complete").await?;
@@ -347,7 +347,7 @@ async fn an_autoscaler_follows_a_metric_up_and_down(scene: Arc<Scene>) -> Result
     game.until_rest("Complete").await?;
     metrics.set(30);
     scene.apply(&autoscaler("hpa"))?;
-    // Neither number is a limit: only the metric can have led there.
+    // Neither number is minReplicas or maxReplicas, so only the metric can have led there.
     for (players, replicas) in [(80, 8), (40, 4)] {
         metrics.set(players);
         game.until(&format!("{replicas} ready"), |status| status["readyReplicas"] == replicas && status["replicas"] == replicas).await?;

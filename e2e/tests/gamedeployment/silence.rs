@@ -1,4 +1,4 @@
-//! Nodes that do not answer: silence is not death.
+//! Nodes that do not answer: a silent node is not yet a lost node.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
     suite.disturbing(fake, a_named_pod_is_kept_until_its_node_is_lost);
     suite.disturbing(fake, a_node_that_is_out_of_service_is_lost_at_once);
-    suite.alone(when_all_nodes_are_silent_nobody_is_given_up);
+    suite.alone(when_all_nodes_are_silent_no_pod_is_given_up);
 }
 
-/// Pods that Kubernetes itself leaves on a node that does not answer.
+/// Pods that Kubernetes does not evict from a node that does not answer.
 fn patient(replicas: i32) -> Value {
     let toleration = json!({ "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute" });
     json!({ "replicas": replicas, "template": { "spec": { "tolerations": [toleration] } } })
@@ -30,7 +30,7 @@ fn fall_silent(scene: &Scene, node: &str, silent: bool) -> Result<()> {
     scene.kubectl(&["label", "node", node, &label, "--overwrite"]).map(drop)
 }
 
-/// Waits until a node is Unknown; since when.
+/// Waits until a node is Unknown, and returns since when it is.
 async fn until_unknown(scene: &Scene, node: &str) -> Result<Timestamp> {
     let nodes: Api<Node> = Api::all(scene.client());
     let unknown = |node: &Node| {
@@ -52,19 +52,22 @@ async fn a_named_pod_is_kept_until_its_node_is_lost(scene: Arc<Scene>) -> Result
     let named = before.first().context("no pod")?;
     let (name, node) = (named.name_any(), node_of(named)?);
     game.patch(json!({ "spec": { "scaleStrategy": { "podsToDelete": [name] } } })).await?;
-    eventually("it is asked", || !sessions.asked().is_empty()).await?;
+    eventually("the hook is not asked", || !sessions.asked().is_empty()).await?;
     fall_silent(&scene, &node, true)?;
     let kept = async {
         let since = until_unknown(&scene, &node).await?;
-        game.until("who is spared is told", |status| status["conditions"].to_string().contains("are kept")).await?;
-        until(&scene.pods(), &name, "let go", is_leaving).await?;
+        game.until("the pods that are kept are reported", |status| status["conditions"].to_string().contains("are kept")).await?;
+        until(&scene.pods(), &name, "being deleted", is_leaving).await?;
         let waited = Timestamp::now().duration_since(since).as_secs();
-        ensure!(waited >= i64::try_from(node_silence().as_secs())?, "it was let go after {waited} s");
-        eventually("an event", || scene.kubectl(&["get", "events"]).is_ok_and(|told| told.contains("its node is lost"))).await?;
+        ensure!(waited >= i64::try_from(node_silence().as_secs())?, "it was deleted after {waited} s");
+        eventually("no event says that the node is lost", || {
+            scene.kubectl(&["get", "events"]).is_ok_and(|events| events.contains("its node is lost"))
+        })
+        .await?;
         let now = game.pods().await?;
         let is_there = |pod: &&Pod| now.iter().any(|other| other.uid() == pod.uid());
         let gone: Vec<String> = before.iter().filter(|pod| !is_there(pod)).map(ResourceExt::name_any).collect();
-        ensure!(gone == [name.clone()], "{gone:?} went");
+        ensure!(gone == [name.clone()], "{gone:?} were deleted");
         Ok(())
     };
     let kept = kept.await;
@@ -79,22 +82,25 @@ async fn a_node_that_is_out_of_service_is_lost_at_once(scene: Arc<Scene>) -> Res
     let pod = game.pods().await?.pop().context("no pod")?;
     let node = node_of(&pod)?;
     scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=0"])?;
-    eventually("it is asked", || !sessions.asked().is_empty()).await?;
+    eventually("the hook is not asked", || !sessions.asked().is_empty()).await?;
     fall_silent(&scene, &node, true)?;
     let gone = async {
         until_unknown(&scene, &node).await?;
         scene.kubectl(&["taint", "node", &node, "node.kubernetes.io/out-of-service=nodeshutdown:NoSchedule"])?;
-        until(&scene.pods(), &pod.name_any(), "let go", is_leaving).await?;
-        eventually("an event", || scene.kubectl(&["get", "events"]).is_ok_and(|told| told.contains("its node is lost"))).await
+        until(&scene.pods(), &pod.name_any(), "being deleted", is_leaving).await?;
+        eventually("no event says that the node is lost", || {
+            scene.kubectl(&["get", "events"]).is_ok_and(|events| events.contains("its node is lost"))
+        })
+        .await
     };
     let gone = gone.await;
     fall_silent(&scene, &node, false)?;
-    // Gone already if it was never set.
+    // It is no error if the taint was never set.
     let _ = scene.kubectl(&["taint", "node", &node, "node.kubernetes.io/out-of-service-"]);
     gone
 }
 
-async fn when_all_nodes_are_silent_nobody_is_given_up(suite: Arc<Suite>) -> Result<()> {
+async fn when_all_nodes_are_silent_no_pod_is_given_up(suite: Arc<Suite>) -> Result<()> {
     let cluster = suite.own_cluster().await?;
     let args = vec!["--leader-elect=false".into(), format!("--node-silence={}s", node_silence().as_secs()).into()];
     let _operators = cluster.start_operators(&OperatorOptions { args, ..OperatorOptions::default() }).await?;
@@ -112,12 +118,15 @@ async fn when_all_nodes_are_silent_nobody_is_given_up(suite: Arc<Suite>) -> Resu
     for node in &nodes {
         since = since.max(until_unknown(&scene, node).await?);
     }
-    game.until("why nobody is given up is told", |status| status["conditions"].to_string().contains("none of them counts as lost")).await?;
-    // Somebody scales in meanwhile: nobody can tell who serves.
+    game.until("the reason why no node counts as lost is reported", |status| {
+        status["conditions"].to_string().contains("none of them counts as lost")
+    })
+    .await?;
+    // A scale-in meanwhile deletes no pod: it is not known which pods still serve.
     scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=8"])?;
     let beyond = i64::try_from(2 * node_silence().as_secs())?;
     let mut lost = 0;
-    eventually("time passes", || {
+    eventually("no pod was deleted, and the wait did not end", || {
         let times = scene.kubectl(&["get", "pods", "-o", "jsonpath={.items[*].metadata.deletionTimestamp}"]);
         lost = times.map_or(0, |times| times.split_whitespace().count());
         lost > 0 || Timestamp::now().duration_since(since).as_secs() > beyond
@@ -129,6 +138,6 @@ async fn when_all_nodes_are_silent_nobody_is_given_up(suite: Arc<Suite>) -> Resu
         fall_silent(&scene, node, false)?;
     }
     ensure!(uids(&game.until_protected().await?) == before, "pods were replaced");
-    ensure!(sessions.asked().is_empty(), "somebody was asked: {:?}", sessions.asked());
+    ensure!(sessions.asked().is_empty(), "the hook was asked: {:?}", sessions.asked());
     Ok(())
 }

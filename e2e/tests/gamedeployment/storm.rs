@@ -1,4 +1,4 @@
-//! The walk-throughs again, while the operator dies and dies again.
+//! The walk-throughs while the operator is killed again and again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,19 +21,19 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.alone(kill_9_breaks_no_walk_through);
 }
 
-/// What was wrong at any event of any pod.
+/// What was violated at any event of any pod.
 #[derive(Default)]
-struct Wrongs {
+struct Violations {
     all: Vec<String>,
-    /// Since when a pod is out of its services, by name.
+    /// Since when a pod is drained, by name.
     drained: BTreeMap<String, jiff::Timestamp>,
     images: BTreeMap<String, String>,
     revisions: BTreeMap<String, String>,
 }
 
-impl Wrongs {
-    /// Looks at a pod; at most this many may have left the first revision.
-    fn look(&mut self, pod: &Pod, grace: i64, first: &str, most: usize) {
+impl Violations {
+    /// Checks a pod; at most `most` pods may have left the first revision.
+    fn check(&mut self, pod: &Pod, grace: i64, first: &str, most: usize) {
         let name = pod.name_any();
         let image = pod::image(pod);
         let gate = pod::gate(pod).map(|gate| (gate.status == "True", gate.last_transition_time.clone()));
@@ -41,7 +41,7 @@ impl Wrongs {
             let since = self.drained.get(&name).copied();
             let waited = since.map(|since| jiff::Timestamp::now().duration_since(since).as_secs());
             if waited.is_none_or(|waited| waited < grace) {
-                self.all.push(format!("{name} was changed {waited:?} seconds after it left its services"));
+                self.all.push(format!("{name} was updated {waited:?} seconds after it was drained"));
             }
         }
         self.images.insert(name.clone(), image);
@@ -52,26 +52,26 @@ impl Wrongs {
         self.revisions.insert(name, pod.labels().get("controller-revision-hash").cloned().unwrap_or_default());
         let moved = self.revisions.values().filter(|revision| *revision != first).count();
         if moved > most {
-            self.all.push(format!("{moved} pods have left {first}, {most} may"));
+            self.all.push(format!("{moved} pods have left {first}, at most {most} may"));
         }
     }
 }
 
-/// Watches every event of the pods until the closure is called, which says what was wrong.
+/// Watches every event of the pods until the closure is called, which returns what was violated.
 fn watch(pods: Api<Pod>, grace: i64, first: String, most: usize) -> impl FnOnce() -> Vec<String> {
-    let wrongs = Arc::new(Mutex::new(Wrongs::default()));
-    let seen = Arc::clone(&wrongs);
+    let violations = Arc::new(Mutex::new(Violations::default()));
+    let seen = Arc::clone(&violations);
     let task = tokio::spawn(async move {
         let mut changes = std::pin::pin!(watcher(pods, watcher::Config::default()).default_backoff().applied_objects());
         while let Some(change) = changes.next().await {
             if let Ok(pod) = change {
-                seen.lock().unwrap_or_else(PoisonError::into_inner).look(&pod, grace, &first, most);
+                seen.lock().unwrap_or_else(PoisonError::into_inner).check(&pod, grace, &first, most);
             }
         }
     });
     move || {
         task.abort();
-        std::mem::take(&mut wrongs.lock().unwrap_or_else(PoisonError::into_inner).all)
+        std::mem::take(&mut violations.lock().unwrap_or_else(PoisonError::into_inner).all)
     }
 }
 
@@ -81,12 +81,12 @@ async fn kill_9_breaks_no_walk_through(suite: Arc<Suite>) -> Result<()> {
     let _operators = cluster.start_operators(&options).await?;
     let killer = Killer::start(&cluster);
     let mut round = 0;
-    // Both walk-throughs, and again until it was killed often enough.
+    // Both walk-throughs, repeated until the operator was killed often enough.
     while round == 0 || killer.kills() < 30 {
         let scene = Arc::new(Scene::open(Arc::clone(&cluster), &format!("in-place-{round}")).await?);
         in_place(&scene).await.context("in place")?;
-        let scene = Arc::new(Scene::open(Arc::clone(&cluster), &format!("in-steps-{round}")).await?);
-        in_steps(&scene).await.context("in steps")?;
+        let scene = Arc::new(Scene::open(Arc::clone(&cluster), &format!("canary-{round}")).await?);
+        canary_steps(&scene).await.context("canary")?;
         round += 1;
     }
     Ok(())
@@ -98,11 +98,11 @@ async fn in_place(scene: &Arc<Scene>) -> Result<()> {
     let game = Game::named(scene, "test-gamedeployment");
     let first = game.until_rest("Complete").await?["updateRevision"].as_str().unwrap_or_default().to_owned();
     let ready = watch_pods(&scene.pods(), "app=test-gamedeployment").await?;
-    let wrongs = watch(scene.pods(), 2, first, 5);
+    let violations = watch(scene.pods(), 2, first, 5);
     set_image(scene, "python:latest")?;
     game.until_rest("PartitionReached").await?;
-    let wrongs = wrongs();
-    ensure!(wrongs.is_empty(), "{wrongs:?}");
+    let violations = violations();
+    ensure!(violations.is_empty(), "{violations:?}");
     ensure!(row(scene)? == ["test-gamedeployment", "8", "5", "5", "8", "8"], "{:?}", row(scene)?);
     game.patch(json!({ "spec": { "updateStrategy": { "partition": 0 } } })).await?;
     game.until_rest("Complete").await?;
@@ -111,7 +111,7 @@ async fn in_place(scene: &Arc<Scene>) -> Result<()> {
     Ok(())
 }
 
-async fn in_steps(scene: &Arc<Scene>) -> Result<()> {
+async fn canary_steps(scene: &Arc<Scene>) -> Result<()> {
     let server = HookServer::json(&json!({ "age": 32 })).await?;
     scene.apply(&hook_template(&server, "asInt(result) < 30")?)?;
     let game = canary(scene, &json!({}))?;
@@ -119,13 +119,13 @@ async fn in_steps(scene: &Arc<Scene>) -> Result<()> {
     let ready = watch_pods(&scene.pods(), "app=test-gamedeployment").await?;
     set_image(scene, "python:3.5")?;
     for (step, reason, most) in [(1, "PausedByCanaryPauseStep", 1), (4, "PausedByStepBasedHook", 2)] {
-        let wrongs = watch(scene.pods(), 2, first.clone(), most);
+        let violations = watch(scene.pods(), 2, first.clone(), most);
         game.until(&format!("paused at step {step}"), |status| {
             status["currentStepIndex"] == step && status["pauseConditions"][0]["reason"] == reason
         })
         .await?;
-        let wrongs = wrongs();
-        ensure!(wrongs.is_empty(), "before step {step}: {wrongs:?}");
+        let violations = violations();
+        ensure!(violations.is_empty(), "before step {step}: {violations:?}");
         resume(scene)?;
     }
     game.until_rest("Complete").await?;

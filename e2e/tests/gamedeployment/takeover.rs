@@ -18,14 +18,14 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.alone(the_originals_objects_are_taken_over_as_they_are);
 }
 
-/// Who stores the original's HookRuns: they are approvals, so the chart has to name the user.
+/// The user that stores the original's HookRuns: they are approvals, so the chart has to exempt the user.
 const RESTORER: [&str; 2] = ["--as=restorer", "--as-group=system:masters"];
 
 /// Lets the restorer write HookRuns as the operator does, as the guide says.
 async fn exempt_restorer(scene: &Scene) -> Result<()> {
     let policy = chart("hook-approvals.yaml", "hooks.exemptUsers={restorer}")?;
     run(scene.kubectl_command().args(["apply", "-f", "-"]), &policy)?;
-    // A policy counts a moment after it was changed.
+    // A policy takes effect a moment after it was changed.
     let probe = json!({
         "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": "probe", "labels": { "attempt": "1" } },
         "spec": { "metrics": [{ "name": "probe", "provider": { "web": { "url": "http://192.0.2.1" } } }] },
@@ -55,7 +55,7 @@ async fn load(scene: &Scene, file: &str) -> Result<()> {
         let Some(mut status) = status else { continue };
         if kind == "pod" {
             e2e::until(&scene.pods(), &name, "Running", |pod| pod.is_some_and(is_running)).await?;
-            // The grace has just begun.
+            // The grace period has just started.
             status["conditions"][0]["lastTransitionTime"] = json!(jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
         }
         let how = if kind == "pod" { "--type=strategic" } else { "--type=merge" };
@@ -88,7 +88,7 @@ async fn the_originals_objects_are_taken_over_as_they_are(suite: Arc<Suite>) -> 
     let history = revisions()?;
     let _operators = cluster.start_operators(&single()).await?;
 
-    // The rollout in steps waits where it waited.
+    // The canary waits at the same step as before.
     let said = canary.until_condition("Progressing", "False", "PausedByCanaryPauseStep").await?;
     ensure!(said.contains("canary step 3"), "{said}");
     let status = canary.until("its status", |status| status["currentRevision"].is_string()).await?;
@@ -97,14 +97,14 @@ async fn the_originals_objects_are_taken_over_as_they_are(suite: Arc<Suite>) -> 
     ensure!(identities(&canary.pods().await?) == identities(&before), "pods were replaced");
     ensure!(restarts(&canary.pods().await?) == BTreeMap::from([(0, 4)]), "pods were restarted");
 
-    // The pod in its grace gets its image, and then the other one, each once.
+    // The pod in its grace period gets its image, and then the other pod does, each once.
     let status = grace.until_rest("Complete").await?;
     Game::expect_counts(&status, 2, 2, 2)?;
     ensure!(identities(&grace.pods().await?) == identities(&graced), "pods were replaced");
     ensure!(restarts(&grace.pods().await?) == BTreeMap::from([(1, 2)]), "{:?}", restarts(&grace.pods().await?));
     ensure!(revisions()? == history, "{} instead of {history}", revisions()?);
 
-    // Told to go on, it goes on exactly there: the hook is next, under the name of the walk-through.
+    // Resumed, it continues at exactly this step: the hook is next, under the name of the walk-through.
     let server = HookServer::json(&json!({ "age": 12 })).await?;
     scene.apply(&hook_template(&server, "asInt(result) < 30")?)?;
     resume(&scene)?;

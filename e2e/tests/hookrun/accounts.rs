@@ -1,4 +1,4 @@
-//! Hooks that look at the cluster, in the name of an account that the namespace lends.
+//! Hooks that read or change objects and run commands, as a ServiceAccount that the namespace lends to the operator.
 
 use std::sync::Arc;
 
@@ -9,25 +9,25 @@ use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, an_object_is_looked_at_in_the_name_of_an_account);
+    suite.sharing(fake, an_object_is_read_and_patched_as_a_service_account);
     suite.sharing(Place::Real, a_command_is_run_in_the_pod);
 }
 
-/// A run about a pod.
+/// A HookRun about a pod.
 fn about(name: &str, pod: &str, metric: &Value) -> Value {
     let mut run = hook_run(name, metric);
     run["spec"]["args"] = json!([{ "name": "PodName", "value": pod }]);
     run
 }
 
-/// The message of a run that ended in an error.
+/// The message of a HookRun that ended with an error.
 async fn error(scene: &Scene, name: &str) -> Result<String> {
     let status = verdict(scene, name).await?;
     ensure!(status["phase"] == "Error", "{status}");
     Ok(status["message"].as_str().unwrap_or_default().to_owned())
 }
 
-async fn an_object_is_looked_at_in_the_name_of_an_account(scene: Arc<Scene>) -> Result<()> {
+async fn an_object_is_read_and_patched_as_a_service_account(scene: Arc<Scene>) -> Result<()> {
     let account = format!("system:serviceaccount:{}:default", scene.namespace());
     scene.pod("game", "game:1", &json!({ "metadata": { "annotations": { "game.io/state": "idle" } } }))?;
     let once = |kubernetes: Value| json!({ "name": "state", "consecutiveErrorLimit": 0, "provider": { "kubernetes": kubernetes } });
@@ -43,11 +43,11 @@ async fn an_object_is_looked_at_in_the_name_of_an_account(scene: Arc<Scene>) -> 
     scene.apply(&about("powerless", "game", &get("idle")))?;
     let said = error(&scene, "powerless").await?;
     ensure!(said.contains("cannot get resource \"pods\"") && said.contains("must allow it to the ServiceAccount default"), "{said}");
-    scene.kubectl(&["create", "role", "look", "--verb=get,patch", "--resource=pods"])?;
-    scene.kubectl(&["create", "rolebinding", "look", "--role=look", &format!("--serviceaccount={}:default", scene.namespace())])?;
+    scene.kubectl(&["create", "role", "pods", "--verb=get,patch", "--resource=pods"])?;
+    scene.kubectl(&["create", "rolebinding", "pods", "--role=pods", &format!("--serviceaccount={}:default", scene.namespace())])?;
     scene.until_allowed(&["patch", "pods", &format!("--as={account}")]).await?;
     scene.apply(&about("idle", "game", &get("idle")))?;
-    ensure!(verdict(&scene, "idle").await?["phase"] == "Successful", "the annotation is not seen");
+    ensure!(verdict(&scene, "idle").await?["phase"] == "Successful", "the annotation is not read");
     scene.apply(&about("busy", "game", &get("busy")))?;
     let status = verdict(&scene, "busy").await?;
     ensure!(
@@ -85,7 +85,7 @@ async fn a_command_is_run_in_the_pod(scene: Arc<Scene>) -> Result<()> {
         status["phase"] == "Error" && status["message"].as_str().is_some_and(|said| said.contains("stat /no/such/program")),
         "{status}"
     );
-    // Pods know the API server by an address that is neither this machine's nor told to the operator.
+    // Pods reach the API server at an address that is not this machine's, and with which the operator is not configured.
     let address = scene.kubectl(&["get", "endpointslice", "-n=default", "kubernetes", "-o", "jsonpath={.endpoints[0].addresses[0]}"])?;
     let web = json!({ "name": "web", "consecutiveErrorLimit": 0, "provider": { "web": { "url": format!("https://{address}:6443/") } } });
     scene.apply(&hook_run("cluster", &web))?;

@@ -1,4 +1,5 @@
-//! Approvals that a tenant forges, what it does to protected pods, and what a namespace lends, on fake nodes. The tenant may do everything in its own namespace.
+//! A tenant that tries to forge approvals, to end protected pods and to misuse what its namespace lends, on fake nodes. The
+//! tenant may do everything in its own namespace.
 
 use std::sync::Arc;
 
@@ -11,13 +12,13 @@ use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, nobody_forges_one);
+    suite.sharing(fake, approvals_cannot_be_forged);
     suite.sharing(fake, a_question_can_be_stopped_and_removed);
-    suite.sharing(fake, a_protected_pod_is_what_its_node_says);
-    suite.sharing(fake, what_is_lent_for_a_pod_is_for_no_other_object);
+    suite.sharing(fake, changes_that_would_end_a_protected_pod_are_refused);
+    suite.sharing(fake, permissions_lent_for_a_pod_reach_no_other_object);
 }
 
-/// Somebody who may do everything in the namespace; the argument by which kubectl speaks for it.
+/// Creates a tenant that may do everything in the namespace, and returns kubectl's argument to impersonate it.
 async fn tenant(scene: &Scene) -> Result<String> {
     scene.kubectl(&["create", "serviceaccount", "tenant"])?;
     let rule = json!({ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] });
@@ -31,7 +32,7 @@ async fn tenant(scene: &Scene) -> Result<String> {
     Ok(tenant)
 }
 
-/// What the tenant is told when it creates an object; an error if it may.
+/// The error that the tenant gets when it creates an object; an error of the test if the object is created.
 fn refused_creation(scene: &Scene, tenant: &str, object: &Value) -> Result<String> {
     match run(scene.kubectl_command().args(["create", "-f", "-", tenant]), &object.to_string()) {
         Ok(said) => anyhow::bail!("it was created: {said}"),
@@ -39,61 +40,61 @@ fn refused_creation(scene: &Scene, tenant: &str, object: &Value) -> Result<Strin
     }
 }
 
-/// Changes an object as the tenant.
+/// kubectl's arguments to patch an object as the tenant.
 fn patch<'w>(what: &[&'w str], change: &'w str, tenant: &'w str) -> Vec<&'w str> {
     [&["patch"], what, &["--type=merge", "-p", change, tenant]].concat()
 }
 
-/// Two pods of which one is to go, and its question.
+/// Scales a GameDeployment in from two pods to one, and returns it with the pod that waits and its HookRun.
 async fn asked(scene: &Arc<Scene>) -> Result<(Game, String, DynamicObject)> {
     let game = Game::apply(scene, "door", &json!({ "replicas": 2, "preDeleteUpdateStrategy": sessions_hook() }))?;
     game.until_rest("Complete").await?;
     scene.kubectl(&["scale", "gamedeployment", "door", "--replicas=1"])?;
-    let pod = game.until_waiting("preDeleteHookCondition", 1).await?.pop_first().context("nobody waits")?;
-    let question = scene.custom("HookRun").list(&ListParams::default()).await?.items.pop().context("no HookRun")?;
-    Ok((game, pod, question))
+    let pod = game.until_waiting("preDeleteHookCondition", 1).await?.pop_first().context("no pod waits")?;
+    let run = scene.custom("HookRun").list(&ListParams::default()).await?.items.pop().context("no HookRun")?;
+    Ok((game, pod, run))
 }
 
-async fn nobody_forges_one(scene: Arc<Scene>) -> Result<()> {
+async fn approvals_cannot_be_forged(scene: Arc<Scene>) -> Result<()> {
     let (_server, sessions) = serve_sessions(&scene, true).await?;
     let tenant = tenant(&scene).await?;
-    let (game, pod, question) = asked(&scene).await?;
-    let name = question.name_any();
+    let (game, pod, asked) = asked(&scene).await?;
+    let name = asked.name_any();
     let marked = scene.pods().get(&pod).await?;
     ensure!(marked.annotations().get("gameplane.dev/asked").is_some_and(|hash| hash.len() == 64), "{:?}", marked.annotations());
 
     // A run that looks like the operator's.
-    let (labels, owners) = (json!({ "labels": question.labels() }), json!({ "ownerReferences": question.owner_references() }));
+    let (labels, owners) = (json!({ "labels": asked.labels() }), json!({ "ownerReferences": asked.owner_references() }));
     for (number, part) in [&labels, &owners].into_iter().enumerate() {
         let mut forged = json!({
             "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": format!("forged-{number}") },
-            "spec": question.data["spec"],
+            "spec": asked.data["spec"],
         });
         e2e::merge(&mut forged["metadata"], part);
         let said = refused_creation(&scene, &tenant, &forged)?;
         ensure!(said.contains("only the operator makes HookRuns with its labels"), "{said}");
     }
-    // One of its own that is to become one.
+    // A run of the tenant's own that is changed to look like the operator's.
     let own = json!({
-        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": "own" }, "spec": question.data["spec"],
+        "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": { "name": "own" }, "spec": asked.data["spec"],
     });
     run(scene.kubectl_command().args(["create", "-f", "-", &tenant]), &own.to_string())?;
-    let yes = json!({ "status": { "phase": "Successful" } }).to_string();
-    scene.kubectl(&patch(&["hookrun", "own", "--subresource=status"], &yes, &tenant))?;
+    let approval = json!({ "status": { "phase": "Successful" } }).to_string();
+    scene.kubectl(&patch(&["hookrun", "own", "--subresource=status"], &approval, &tenant))?;
     for part in [&labels, &owners] {
         let change = json!({ "metadata": part }).to_string();
         let said = scene.refusal(&patch(&["hookrun", "own"], &change, &tenant))?;
         ensure!(said.contains("of these only spec.terminate can be set"), "{said}");
     }
-    // The operator's own.
-    let said = scene.refusal(&patch(&["hookrun", &name, "--subresource=status"], &yes, &tenant))?;
+    // The operator's own run.
+    let said = scene.refusal(&patch(&["hookrun", &name, "--subresource=status"], &approval, &tenant))?;
     ensure!(said.contains("only the operator writes what a hook has answered"), "{said}");
     for change in [json!({ "labels": { "pod-uid": "another" } }), json!({ "labels": null }), json!({ "ownerReferences": null })] {
         let change = json!({ "metadata": change }).to_string();
         let said = scene.refusal(&patch(&["hookrun", &name], &change, &tenant))?;
         ensure!(said.contains("of these only spec.terminate can be set"), "{change}: {said}");
     }
-    ensure!(game.pods().await?.len() == 2, "a forged approval let a pod go");
+    ensure!(game.pods().await?.len() == 2, "a pod was deleted with a forged approval");
     sessions.end(&pod);
     until_gone(&scene.pods(), &pod).await?;
     game.until_rest("Complete").await?;
@@ -103,23 +104,23 @@ async fn nobody_forges_one(scene: Arc<Scene>) -> Result<()> {
 async fn a_question_can_be_stopped_and_removed(scene: Arc<Scene>) -> Result<()> {
     let (_server, sessions) = serve_sessions(&scene, true).await?;
     let tenant = tenant(&scene).await?;
-    let (game, pod, question) = asked(&scene).await?;
-    let (name, runs) = (question.name_any(), scene.custom("HookRun"));
+    let (game, pod, asked) = asked(&scene).await?;
+    let (name, runs) = (asked.name_any(), scene.custom("HookRun"));
     scene.kubectl(&["delete", "hookrun", &name, &tenant])?;
-    let is_new = |run: Option<&DynamicObject>| run.is_some_and(|run| run.uid() != question.uid());
+    let is_new = |run: Option<&DynamicObject>| run.is_some_and(|run| run.uid() != asked.uid());
     until(&runs, &name, "asked again", is_new).await?;
     let stop = json!({ "spec": { "terminate": true } }).to_string();
     scene.kubectl(&patch(&["hookrun", &name], &stop, &tenant))?;
     until(&runs, &name, "Cancelled", |run| run.is_some_and(|run| run.data["status"]["phase"] == "Cancelled")).await?;
-    ensure!(game.pods().await?.len() == 2, "a question that was stopped let a pod go");
-    // It is asked again by itself.
+    ensure!(game.pods().await?.len() == 2, "a pod was deleted although its HookRun was stopped");
+    // The hook is asked again without any change.
     sessions.end(&pod);
     until_gone(&scene.pods(), &pod).await?;
     game.until_rest("Complete").await?;
     Ok(())
 }
 
-async fn a_protected_pod_is_what_its_node_says(scene: Arc<Scene>) -> Result<()> {
+async fn changes_that_would_end_a_protected_pod_are_refused(scene: Arc<Scene>) -> Result<()> {
     let (_server, sessions) = serve_sessions(&scene, true).await?;
     let tenant = tenant(&scene).await?;
     let container = json!({ "name": "game", "image": "game:1", "resources": { "requests": { "cpu": "10m" } } });
@@ -148,11 +149,11 @@ async fn a_protected_pod_is_what_its_node_says(scene: Arc<Scene>) -> Result<()> 
     scene.kubectl(&["label", "pod", &name, "shard=7", &tenant])?;
     let after = game.until_protected().await?.pop().context("no pod")?;
     ensure!(after.uid() == pod.uid() && after.labels().get("shard").is_some_and(|shard| shard == "7"), "another pod, or another label");
-    ensure!(sessions.asked().is_empty(), "nobody wanted it to go, so nobody is asked");
+    ensure!(sessions.asked().is_empty(), "the hook was asked although no pod was to be deleted");
     Ok(())
 }
 
-async fn what_is_lent_for_a_pod_is_for_no_other_object(scene: Arc<Scene>) -> Result<()> {
+async fn permissions_lent_for_a_pod_reach_no_other_object(scene: Arc<Scene>) -> Result<()> {
     let kubernetes = json!({ "function": "get", "fields": [{ "path": "metadata.annotations.free", "value": "yes" }] });
     let template = json!({
         "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate", "metadata": { "name": "drained" },
@@ -164,10 +165,10 @@ async fn what_is_lent_for_a_pod_is_for_no_other_object(scene: Arc<Scene>) -> Res
     scene.apply(&template)?;
     let (game, ..) = asked(&scene).await?;
     let message = || scene.kubectl(&["get", "hookruns", "-o", "jsonpath={.items[*].status.message}"]);
-    eventually("the run says why", || message().is_ok_and(|said| said.contains("args.Kind cannot lead elsewhere"))).await?;
-    ensure!(game.pods().await?.len() == 2, "a pod went although its hook could not be asked");
+    eventually("the run does not say why", || message().is_ok_and(|said| said.contains("args.Kind cannot lead elsewhere"))).await?;
+    ensure!(game.pods().await?.len() == 2, "a pod was deleted although its hook could not be asked");
 
-    // A name that is none never becomes a path.
+    // An invalid name never becomes part of a path.
     let mut named = hook_run("named", &json!({ "name": "free", "consecutiveErrorLimit": 0, "provider": { "kubernetes": kubernetes } }));
     named["spec"]["args"] = json!([{ "name": "PodName", "value": "../secrets/door" }]);
     scene.apply(&named)?;

@@ -1,4 +1,4 @@
-//! Where hooks may go: not to nodes, and with a policy no further than the cluster or the namespace.
+//! Which addresses hooks may connect to: not nodes, and with a policy only the cluster or the namespace.
 
 use std::sync::Arc;
 
@@ -11,19 +11,20 @@ use localkube::{Cluster, Operators};
 use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.sharing(Place::Real, a_node_is_asked_only_as_the_pod);
+    suite.sharing(Place::Real, a_node_address_is_reached_only_for_its_host_network_pod);
     suite.alone(within_the_cluster_means_its_networks_and_no_node);
-    suite.alone(own_pods_means_those_of_the_namespace);
+    suite.alone(own_pods_means_pods_of_the_namespace);
 }
 
-/// What a run says that asks an address; nothing if it got its answer.
+/// Runs a hook that asks this address, and returns its message; none if it is successful.
 async fn said(scene: &Scene, name: &str, url: &str) -> Result<Option<String>> {
     scene.apply(&hook_run(name, &impatient(json!({ "url": url }))))?;
     let status = verdict(scene, name).await?;
     Ok((status["phase"] != "Successful").then(|| status["message"].as_str().unwrap_or_default().to_owned()))
 }
 
-/// Asks again and again until the policy has learned what was changed: it says these words, or lets the run pass.
+/// Asks repeatedly until the policy has noticed a change: until the message contains these words, or without words until
+/// the run is successful.
 async fn until_said(scene: &Scene, case: &str, url: &str, words: Option<&str>) -> Result<()> {
     let mut last = None;
     for number in 0..60 {
@@ -36,7 +37,7 @@ async fn until_said(scene: &Scene, case: &str, url: &str, words: Option<&str>) -
     anyhow::bail!("{case}: {last:?}, not {words:?}")
 }
 
-/// Lets the operator list something, as the chart does for a policy.
+/// Lets the operator list a resource, as the chart does for a policy.
 async fn may_list(scene: &Scene, resource: &str) -> Result<()> {
     scene.kubectl(&["create", "clusterrole", "egress", "--verb=list", &format!("--resource={resource}")])?;
     scene.kubectl(&["create", "clusterrolebinding", "egress", "--clusterrole=egress", "--serviceaccount=bcs-system:gameplane"])?;
@@ -49,7 +50,7 @@ async fn operators(cluster: &Cluster, policy: &str) -> Result<Operators> {
     Ok(cluster.start_operators(&options).await?)
 }
 
-/// A hook about a pod, that asks at one of its arguments and ends at the first error.
+/// A HookTemplate that asks a URL with arguments about the pod, and ends at the first error.
 fn template(name: &str, url: &str) -> Value {
     let metric = json!({
         "name": "sessions", "consecutiveErrorLimit": 0, "successCondition": "asInt(result) == 0",
@@ -58,7 +59,7 @@ fn template(name: &str, url: &str) -> Value {
     json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate", "metadata": { "name": name }, "spec": { "metrics": [metric] } })
 }
 
-async fn a_node_is_asked_only_as_the_pod(scene: Arc<Scene>) -> Result<()> {
+async fn a_node_address_is_reached_only_for_its_host_network_pod(scene: Arc<Scene>) -> Result<()> {
     scene.apply(&template("kubelet", "http://{{ args.HostIP }}:10250/"))?;
     scene.apply(&template("game", "http://{{ args.PodIP }}:8000/"))?;
     let container = json!({
@@ -72,18 +73,18 @@ async fn a_node_is_asked_only_as_the_pod(scene: Arc<Scene>) -> Result<()> {
     game.until_rest("Complete").await?;
     let pod = game.pods().await?.pop().context("no pod")?;
     let (name, address) = (pod.metadata.name.clone().context("no name")?, ip(&pod)?);
-    // A run that is not the operator's own.
+    // A HookRun that is not the operator's own.
     let refused = said(&scene, "by-hand", &format!("http://{address}:8000/")).await?.unwrap_or_default();
     ensure!(refused.contains(&format!("{address} is refused: it is a node's; --hook-allow-cidr {address}/32 would allow it")), "{refused}");
-    // The operator's own, at a port that is not the pod's.
+    // The operator's own, at a port that the pod does not declare.
     game.patch(json!({ "spec": { "replicas": 0 } })).await?;
     let refused = || {
         let path = "jsonpath={.items[*].status.message}";
         let about = ["get", "hookruns", "-l", "hook-template=kubelet", "-o", path];
         scene.kubectl(&about).is_ok_and(|said| said.contains("is refused: it is a node's"))
     };
-    eventually("the kubelet is asked", refused).await?;
-    ensure!(game.pods().await?.len() == 1, "the pod went without its hook");
+    eventually("the kubelet's address is not refused", refused).await?;
+    ensure!(game.pods().await?.len() == 1, "the pod was deleted without its hook");
     game.patch(json!({ "spec": { "preDeleteUpdateStrategy": hook("game") } })).await?;
     until_gone(&scene.pods(), &name).await
 }
@@ -95,7 +96,10 @@ async fn within_the_cluster_means_its_networks_and_no_node(suite: Arc<Suite>) ->
     let (server, address) = (HookServer::json(&json!({ "age": 32 })).await?, own_address()?);
     let unknown = said(&scene, "unknown", &server.url()).await?.unwrap_or_default();
     ensure!(unknown.contains("the networks of this cluster are not known"), "{unknown}");
-    ensure!(log(&cluster, "operator-1.log").contains("--hook-policy=cluster refuses all hooks over the network"), "the log says nothing");
+    ensure!(
+        log(&cluster, "operator-1.log").contains("--hook-policy=cluster refuses all hooks over the network"),
+        "the log does not say so"
+    );
     may_list(&scene, "servicecidrs.networking.k8s.io").await?;
     until_said(&scene, "outside", &server.url(), Some("it is neither in the podCIDRs of a node nor in a ServiceCIDR")).await?;
     ensure!(server.requests() == 0, "an address outside was asked");
@@ -105,7 +109,7 @@ async fn within_the_cluster_means_its_networks_and_no_node(suite: Arc<Suite>) ->
     scene.kubectl(&["patch", "node", node, "--type=merge", "-p", &network.to_string()])?;
     until_said(&scene, "pod", &server.url(), None).await?;
     ensure!(server.requests() == 1, "{} requests", server.requests());
-    // A node among its pods is still a node.
+    // An address that is in a podCIDR and a node's counts as a node's.
     let place = json!({ "status": { "addresses": [{ "type": "ExternalIP", "address": address }] } });
     scene.kubectl(&["patch", "node", node, "--subresource=status", "--type=merge", "-p", &place.to_string()])?;
     until_said(&scene, "node", &server.url(), Some("it is a node's")).await?;
@@ -115,7 +119,7 @@ async fn within_the_cluster_means_its_networks_and_no_node(suite: Arc<Suite>) ->
     Ok(())
 }
 
-async fn own_pods_means_those_of_the_namespace(suite: Arc<Suite>) -> Result<()> {
+async fn own_pods_means_pods_of_the_namespace(suite: Arc<Suite>) -> Result<()> {
     let cluster = suite.own_cluster().await?;
     let _operators = operators(&cluster, "own-pods").await?;
     let mine = Scene::open(Arc::clone(&cluster), "mine").await?;

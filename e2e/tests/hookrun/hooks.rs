@@ -1,4 +1,4 @@
-//! Hooks: what is asked and how it is judged.
+//! HookRuns: measurements, limits and verdicts.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
     suite.sharing(fake, the_hook_of_the_walk_through_fails);
-    suite.sharing(fake, turned_round_it_is_successful_after_two);
+    suite.sharing(fake, the_opposite_condition_is_successful_after_two_measurements);
     suite.sharing(fake, a_template_is_accepted_or_says_where_it_is_wrong);
     suite.sharing(fake, hooks_that_make_no_sense_are_refused_at_once);
     suite.sharing(fake, a_run_is_cancelled_and_never_approves);
@@ -39,7 +39,7 @@ async fn the_hook_of_the_walk_through_fails(scene: Arc<Scene>) -> Result<()> {
     Ok(())
 }
 
-async fn turned_round_it_is_successful_after_two(scene: Arc<Scene>) -> Result<()> {
+async fn the_opposite_condition_is_successful_after_two_measurements(scene: Arc<Scene>) -> Result<()> {
     let server = HookServer::json(&json!({ "age": 32 })).await?;
     scene.apply(&hook_run("run", &webtest(&server.url(), "asInt(result) > 30", "2s")))?;
     let status = verdict(&scene, "run").await?;
@@ -69,7 +69,7 @@ async fn a_template_is_accepted_or_says_where_it_is_wrong(scene: Arc<Scene>) -> 
     {
         ensure!(said.contains(words), "{said}");
     }
-    // Mended, it is accepted.
+    // Corrected, it is accepted.
     scene.apply(&template(
         "bad",
         &webtest("http://{{ args.PodIP }}:{{ args.port }}/", "asInt(result) < 30", "1m"),
@@ -162,7 +162,7 @@ async fn a_run_costs_two_writes_at_most(scene: Arc<Scene>) -> Result<()> {
         };
         audit.iter().filter(is_write).count()
     };
-    // An answer that comes at once is told together with the beginning, unless the machine stalls.
+    // An answer that comes at once is written together with the start, unless the machine stalls.
     ensure!((1..=2).contains(&writes("quick")), "{} writes for the quick one", writes("quick"));
     ensure!(writes("slow") == 2, "{} writes for the slow one", writes("slow"));
     Ok(())
@@ -195,7 +195,7 @@ async fn a_real_prometheus_is_asked(scene: Arc<Scene>) -> Result<()> {
         run["spec"]["args"] = json!([{ "name": "job", "value": "itself" }]);
         scene.apply(&run)
     };
-    // It takes a while to start and to scrape itself: errors and empty answers are put up with.
+    // Prometheus takes a while to start and to scrape itself: the limits tolerate errors and empty results until then.
     ask("vector", "up{job=\"{{ args.job }}\"}", "len(result) == 1 and result[0] == 1")?;
     ask("scalar", "scalar(sum(up))", "result == 1.0")?;
     for name in ["vector", "scalar"] {

@@ -1,4 +1,4 @@
-//! What a hostile server, a hostile hook or a crash cannot do.
+//! Hostile servers, hostile hooks and crashes, which neither harm the operator nor change a verdict.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde_json::json;
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, a_hostile_server_harms_nobody);
+    suite.sharing(fake, a_hostile_server_does_no_harm);
     suite.sharing(fake, conditions_within_conditions_are_refused);
     suite.sharing(fake, the_machine_itself_is_out_of_reach);
     suite.sharing(fake, a_secret_goes_where_it_should_and_nowhere_else);
@@ -21,7 +21,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.alone(kill_9_changes_no_verdict);
 }
 
-async fn a_hostile_server_harms_nobody(scene: Arc<Scene>) -> Result<()> {
+async fn a_hostile_server_does_no_harm(scene: Arc<Scene>) -> Result<()> {
     let json_head = "200 OK\r\nContent-Type: application/json";
     let bomb = bomb()?;
     let gzip = Manner::Says("200 OK\r\nContent-Encoding: gzip", bomb.clone());
@@ -67,10 +67,10 @@ async fn a_hostile_server_harms_nobody(scene: Arc<Scene>) -> Result<()> {
         scene.apply(&hook_run(name, &impatient(web)))?;
         servers.push((name, server, words));
     }
-    // A healthy one among them is not held up.
+    // A healthy server among them is not held up.
     let healthy = HookServer::json(&json!({ "age": 32 })).await?;
     scene.apply(&hook_run("healthy", &impatient(json!({ "url": healthy.url(), "jsonPath": "{.age}" }))))?;
-    ensure!(verdict(&scene, "healthy").await?["phase"] == "Successful", "the healthy one");
+    ensure!(verdict(&scene, "healthy").await?["phase"] == "Successful", "the healthy server was held up");
     for (name, server, words) in servers {
         let status = verdict(&scene, name).await?;
         let message = status["metricResults"][0]["measurements"][0]["message"].as_str().unwrap_or_default();
@@ -82,7 +82,7 @@ async fn a_hostile_server_harms_nobody(scene: Arc<Scene>) -> Result<()> {
     Ok(())
 }
 
-/// A hundred million zeros, compressed.
+/// A hundred million zero bytes, compressed.
 fn bomb() -> Result<Vec<u8>> {
     let bomb = std::process::Command::new("sh").args(["-c", "head -c 100000000 /dev/zero | gzip"]).output()?.stdout;
     ensure!((50_000..500_000).contains(&bomb.len()), "a bomb of {} bytes", bomb.len());
@@ -131,27 +131,27 @@ async fn a_secret_goes_where_it_should_and_nowhere_else(scene: Arc<Scene>) -> Re
     let status = verdict(&scene, "shut").await?;
     let said = status["message"].as_str().unwrap_or_default();
     ensure!(said.contains("the Secret door cannot be read") && said.contains("a Role of this namespace must allow"), "{said}");
-    ensure!(server.requests() == 0, "asked without the header");
+    ensure!(server.requests() == 0, "a request was sent without the header");
     scene.kubectl(&["create", "role", "hooks", "--verb=get", "--resource=secrets", "--resource-name=door"])?;
     scene.kubectl(&["create", "rolebinding", "hooks", "--role=hooks", "--serviceaccount=bcs-system:gameplane"])?;
-    // The API server's own view of Roles lags a little.
+    // The API server's view of Roles lags a little.
     scene.until_allowed(&["get", "secrets/door", "--as=system:serviceaccount:bcs-system:gameplane"]).await?;
     scene.apply(&hook_run("open", &metric))?;
     let status = verdict(&scene, "open").await?;
     ensure!(status["phase"] == "Successful", "{status}");
     ensure!(server.last_request().to_lowercase().contains(&format!("x-token: {WORD}")), "{}", server.last_request());
-    // Its annotation says where it may go.
+    // The Secret's annotation lists the hosts that it may be sent to.
     scene.kubectl(&["annotate", "secret", "door", "gameplane.dev/hook-hosts=elsewhere.example.com"])?;
     let asked = server.requests();
     scene.apply(&hook_run("astray", &metric))?;
     let status = verdict(&scene, "astray").await?;
     let said = status["message"].as_str().unwrap_or_default();
     ensure!(said.contains("the Secret door is not for") && said.contains("gameplane.dev/hook-hosts"), "{said}");
-    ensure!(server.requests() == asked, "it was sent all the same");
+    ensure!(server.requests() == asked, "it was sent to another host");
     let hosts = format!("gameplane.dev/hook-hosts=elsewhere.example.com,{}", server.url().trim_start_matches("http://"));
     scene.kubectl(&["annotate", "secret", "door", &hosts, "--overwrite"])?;
     scene.apply(&hook_run("meant", &metric))?;
-    ensure!(verdict(&scene, "meant").await?["phase"] == "Successful", "it was not sent where it may go");
+    ensure!(verdict(&scene, "meant").await?["phase"] == "Successful", "it was not sent to a host of the annotation");
     let objects = scene.kubectl(&["get", "hookruns,events", "-o", "yaml"])?;
     let log = std::fs::read_to_string(scene.cluster().folder().join("logs/operator-1.log"))?;
     let metrics = operator::ask(scene.cluster(), "/metrics").await?;
@@ -180,13 +180,13 @@ async fn names_are_resolved_once_and_checked(suite: Arc<Suite>) -> Result<()> {
     ask("nobody", "nobody.test")?;
     let status = verdict(&scene, "nobody").await?;
     ensure!(status["message"].as_str().is_some_and(|said| said.contains("the host nobody.test is not known")), "{status}");
-    // The first answer is fine and every later one leads home: the checked one is used.
+    // The first answer is allowed and all later ones are loopback: the address that was checked is used.
     ask("fickle", "fickle.test")?;
     ensure!(verdict(&scene, "fickle").await?["phase"] == "Successful", "another address was used than the one that was checked");
     Ok(())
 }
 
-/// 200 runs of different fates, and an operator that dies again and again.
+/// 200 HookRuns with different verdicts, and an operator that is killed again and again.
 async fn kill_9_changes_no_verdict(suite: Arc<Suite>) -> Result<()> {
     let cluster = suite.own_cluster().await?;
     let options = OperatorOptions { longest_pause: Duration::from_millis(200), ..single() };
@@ -195,10 +195,10 @@ async fn kill_9_changes_no_verdict(suite: Arc<Suite>) -> Result<()> {
     let young = HookServer::json(&json!({ "age": 20 })).await?;
     let old = HookServer::json(&json!({ "age": 45 })).await?;
     let gone = HookServer::start(Manner::Says("500 Internal Server Error", Vec::new())).await?;
-    let fates = [("Successful", &young), ("Failed", &old), ("Error", &gone)];
+    let verdicts = [("Successful", &young), ("Failed", &old), ("Error", &gone)];
     let mut all = Vec::new();
     for number in 0..200 {
-        let (_, server) = fates[number % 3];
+        let (_, server) = verdicts[number % 3];
         let mut metric = webtest(&server.url(), "asInt(result) < 30", "1s");
         metric["count"] = json!(1 + number % 3);
         metric["consecutiveErrorLimit"] = json!(1);
@@ -208,7 +208,7 @@ async fn kill_9_changes_no_verdict(suite: Arc<Suite>) -> Result<()> {
     for _ in 0..8 {
         tokio::time::sleep(Duration::from_millis(rand::random_range(50..900))).await;
         let pid = operator::pid(&cluster)?;
-        // Between death and restart there is nobody to kill.
+        // Until it is restarted there is no process to kill.
         let _ = rustix::process::kill_process(
             rustix::process::Pid::from_raw(pid.trim().parse()?).context("a pid")?,
             rustix::process::Signal::KILL,
@@ -216,7 +216,7 @@ async fn kill_9_changes_no_verdict(suite: Arc<Suite>) -> Result<()> {
     }
     for number in 0..200 {
         let status = verdict(&scene, &format!("run-{number}")).await?;
-        let (phase, _) = fates[number % 3];
+        let (phase, _) = verdicts[number % 3];
         ensure!(status["phase"] == phase, "run-{number} should be {phase}: {status}");
         let count = status["metricResults"][0]["count"].as_u64().unwrap_or_default();
         let expected = match phase {
@@ -229,7 +229,8 @@ async fn kill_9_changes_no_verdict(suite: Arc<Suite>) -> Result<()> {
     Ok(())
 }
 
-/// A server that hangs is asked by few at once, and holds nobody else up; what has ended goes when its time is over, unless it has an owner.
+/// A server that hangs gets few requests at once and holds up no other hook; a HookRun that has ended is deleted after its
+/// TTL, unless it has an owner.
 async fn limits_hold_and_old_runs_go(suite: Arc<Suite>) -> Result<()> {
     let cluster = suite.own_cluster().await?;
     let flags = ["--leader-elect=false", "--hook-concurrency-per-host=2", "--hook-concurrency-per-namespace=3", "--hook-run-ttl=4s"];
@@ -241,12 +242,12 @@ async fn limits_hold_and_old_runs_go(suite: Arc<Suite>) -> Result<()> {
     for number in 0..4 {
         scene.apply(&hook_run(&format!("hanging-{number}"), &patient(&hanging)))?;
     }
-    e2e::eventually("two are not asked", || hanging.requests() == 2).await?;
+    e2e::eventually("the hanging server does not get two requests", || hanging.requests() == 2).await?;
     for number in 0..2 {
         scene.apply(&hook_run(&format!("other-{number}"), &patient(&other)))?;
     }
-    e2e::eventually("the other host is not asked", || other.requests() == 1).await?;
-    // The namespace is full; another is not.
+    e2e::eventually("the other server does not get a request", || other.requests() == 1).await?;
+    // This namespace has reached its limit, another has not.
     let healthy = HookServer::json(&json!({ "age": 32 })).await?;
     let quiet = Scene::open(Arc::clone(&cluster), "quiet").await?;
     scene.apply(&hook_run("crowded-out", &impatient(json!({ "url": healthy.url() }))))?;
@@ -255,7 +256,7 @@ async fn limits_hold_and_old_runs_go(suite: Arc<Suite>) -> Result<()> {
     ensure!((hanging.requests(), other.requests(), healthy.requests()) == (2, 1, 1), "more at once than allowed");
     scene.kubectl(&["delete", "hookrun", "other-0", "other-1"])?;
     ensure!(verdict(&scene, "crowded-out").await?["phase"] == "Successful", "a place that is free is not taken");
-    // Old ones go; one with an owner stays for it.
+    // Old HookRuns are deleted, except one with an owner.
     quiet.kubectl(&["create", "configmap", "owner"])?;
     let uid = quiet.kubectl(&["get", "configmap", "owner", "-o", "jsonpath={.metadata.uid}"])?;
     let mut owned = hook_run("owned", &impatient(json!({ "url": healthy.url() })));
@@ -266,7 +267,7 @@ async fn limits_hold_and_old_runs_go(suite: Arc<Suite>) -> Result<()> {
     for name in ["free", "later"] {
         e2e::until(&quiet.custom("HookRun"), name, "gone", |run| run.is_none()).await?;
     }
-    // It ended before the last that went.
+    // It ended before the last HookRun that was deleted.
     quiet.kubectl(&["get", "hookrun", "owned"])?;
     Ok(())
 }

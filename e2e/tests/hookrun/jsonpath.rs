@@ -1,4 +1,4 @@
-//! JSONPaths of hooks against kubectl itself.
+//! JSONPaths of hooks, compared with kubectl.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, json_paths_say_what_kubectl_says);
 }
 
-/// An object with lists, numbers, dots in keys and texts.
+/// A HookTemplate with lists, numbers, strings, and dots in keys.
 fn table() -> Value {
     let web = |number: i32, headers: Value| json!({ "web": { "url": format!("http://1.1.1.1/{number}"), "jsonPath": "{.a}", "timeoutSeconds": 5, "headers": headers } });
     let two = json!([{ "key": "x", "value": "1" }, { "key": "y", "value": "2" }]);
@@ -117,7 +117,7 @@ async fn json_paths_say_what_kubectl_says(scene: Arc<Scene>) -> Result<()> {
     scene.kubectl(&["wait", "--for=condition=Accepted", "hooktemplate/table", "--timeout=60s"])?;
     let object: Value = serde_json::from_str(&scene.kubectl(&["get", "ht", "table", "-o", "json"])?)?;
     let server = HookServer::json(&object).await?;
-    let says =
+    let kubectl =
         |path: &str| scene.kubectl(&["get", "ht", "table", "--allow-missing-template-keys=false", "-o", &format!("jsonpath={path}")]);
     let ask = |name: &str, paths: &[&str]| {
         let metric = |(number, path): (usize, &&str)| {
@@ -136,14 +136,14 @@ async fn json_paths_say_what_kubectl_says(scene: Arc<Scene>) -> Result<()> {
     for (number, path) in PATHS.iter().enumerate() {
         let result = status["metricResults"].as_array().into_iter().flatten().find(|one| one["name"] == format!("p{number}"));
         let value = result.and_then(|result| result["measurements"][0]["value"].as_str()).with_context(|| format!("{path}: {status}"))?;
-        let expected = says(path)?;
-        ensure!(value.trim() == expected.trim(), "{path}: {value:?}, and kubectl says {expected:?}");
+        let expected = kubectl(path)?;
+        ensure!(value.trim() == expected.trim(), "{path}: {value:?}, but kubectl prints {expected:?}");
     }
     for (number, path) in BROKEN.iter().enumerate() {
         let name = format!("broken-{number}");
-        ensure!(says(path).is_err(), "kubectl follows {path}");
+        ensure!(kubectl(path).is_err(), "kubectl accepts {path}");
         ask(&name, &[path])?;
-        ensure!(verdict(&scene, &name).await?["phase"] == "Error", "{path} is followed");
+        ensure!(verdict(&scene, &name).await?["phase"] == "Error", "{path} is accepted");
     }
     Ok(())
 }

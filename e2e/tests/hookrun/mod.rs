@@ -1,4 +1,4 @@
-//! HookRuns and HookTemplates: what is asked and where, how it is judged, and who may forge nothing.
+//! HookRuns and HookTemplates: providers, verdicts, where hooks may connect to, and attempts to forge an approval.
 
 mod accounts;
 mod approvals;

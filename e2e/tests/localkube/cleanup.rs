@@ -1,4 +1,4 @@
-//! Whatever ends localkube, nothing is left: no process, mount, interface, firewall rule, port, cgroup or folder.
+//! However localkube ends, nothing is left: no process, mount, interface, firewall rule, port, cgroup or folder.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use e2e::{Suite, eventually};
 use rustix::process::Signal;
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    // Taken before any test has started a cluster.
+    // Recorded before any test has started a cluster.
     let before = Arc::new(traces("no-folder", "no-interface"));
     let untouched = Arc::clone(&before);
     suite.named("localkube::cleanup::kill_9_with_fake_nodes_leaves_nothing", move |suite| killed(suite, "--fake-nodes", untouched));
@@ -24,7 +24,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     }
 }
 
-/// What a cluster makes outside of its processes.
+/// What a cluster changes on the host, apart from its processes.
 #[derive(Debug, PartialEq, Eq)]
 struct Traces {
     mounts: BTreeSet<String>,
@@ -39,11 +39,12 @@ fn output(program: &str, words: &[&str]) -> String {
     Command::new(program).args(words).output().map_or_else(|_| String::new(), |out| String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Settings of the whole kernel that a kubelet changes when it can.
+/// Kernel settings that a kubelet changes if it can.
 const SETTINGS: [&str; 4] =
     ["/proc/sys/vm/overcommit_memory", "/proc/sys/vm/panic_on_oom", "/proc/sys/kernel/panic", "/proc/sys/kernel/panic_on_oops"];
 
-/// Whether a process sees stand-ins for all of them. The values alone would prove nothing on a machine that had them before.
+/// Whether a process sees a mounted replacement for each of these settings. Their values alone would prove nothing on a
+/// machine that had them before.
 fn sees_stand_ins(pid: u32) -> bool {
     let mounts = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     SETTINGS.iter().all(|setting| mounts.lines().any(|line| line.split(' ').any(|word| word == *setting)))
@@ -67,7 +68,7 @@ fn cgroups(mark: &str) -> Vec<PathBuf> {
     groups.filter(|path| path.to_string_lossy().contains(mark)).collect()
 }
 
-/// Processes in containers of the run: they carry nothing of ours but the cgroup they are in.
+/// How many processes there are in containers of the run: they can be recognised only by their cgroup.
 fn contained(mark: &str) -> usize {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter(|entry| std::fs::read_to_string(entry.path().join("cgroup")).is_ok_and(|groups| groups.contains(mark))).count()
@@ -78,7 +79,7 @@ fn namespaces_of(pid: &str) -> BTreeSet<PathBuf> {
     ["net", "mnt", "pid"].iter().filter_map(|kind| std::fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok()).collect()
 }
 
-/// Those that any process is in, or that are kept by a mount.
+/// The namespaces that any process is in, or that a mount keeps.
 fn namespaces_in_use() -> BTreeSet<PathBuf> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -96,7 +97,7 @@ fn mark_of(folder: &str) -> Result<String> {
 }
 
 async fn killed(suite: Arc<Suite>, nodes: &str, before: Arc<Traces>) -> Result<()> {
-    // Runs of its own: another test's start must not reclaim what this one looks at.
+    // A folder of its own for its runs: the start of another test must not clean up what this test checks.
     let runs = tempfile::tempdir()?;
     let mut command = localkube(&suite)?;
     let script = "sleep 600 & kubectl create deployment game --image=main:v1 --replicas=2 >&2 \
@@ -141,7 +142,7 @@ async fn killed(suite: Arc<Suite>, nodes: &str, before: Arc<Traces>) -> Result<(
     eventually("cgroups are left", || cgroups(&mark).is_empty()).await
 }
 
-/// With the guard dead as well, grandchildren of the command and the folder wait for the next start.
+/// If the guard is killed as well, the command's background processes and the folder are cleaned up by the next start.
 async fn killed_with_its_guard(suite: Arc<Suite>) -> Result<()> {
     let runs = tempfile::tempdir()?;
     let mut command = localkube(&suite)?;
@@ -152,7 +153,7 @@ async fn killed_with_its_guard(suite: Arc<Suite>) -> Result<()> {
     let folder = line.trim_start_matches("ready ");
     let guard: i32 = std::fs::read_to_string(Path::new(folder).join("guard.pid"))?.parse()?;
     let guard = rustix::process::Pid::from_raw(guard).context("no pid")?;
-    // Stopped first: dead, it would let the command's end reach localkube.
+    // Stopped first: if it were killed first, localkube would notice the end of its command and clean up.
     rustix::process::kill_process(guard, Signal::STOP)?;
     signal(&child, Signal::KILL)?;
     rustix::process::kill_process(guard, Signal::KILL)?;
@@ -161,7 +162,7 @@ async fn killed_with_its_guard(suite: Arc<Suite>) -> Result<()> {
 }
 
 async fn reclaimed_by_next_start(suite: &Suite, runs: &Path, folder: &str) -> Result<()> {
-    ensure!(Path::new(folder).exists(), "the dead run's folder was expected to wait for the next start");
+    ensure!(Path::new(folder).exists(), "the folder of the killed run was expected to be left for the next start");
     ensure!(!processes_of(folder).is_empty(), "nothing was left: the check below would prove nothing");
     let mut command = localkube(suite)?;
     command.env("LOCALKUBE_RUNS", runs).args(["run", "--fake-nodes", "0", "--", "true"]);

@@ -1,4 +1,4 @@
-//! The `localkube` command as people use it.
+//! The `localkube` command as users run it.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ async fn two_clusters_run_side_by_side(suite: Arc<Suite>) -> Result<()> {
         let place = place.clone();
         async move {
             let mut command = localkube(&suite)?;
-            // Neither goes on before the other has its cluster.
+            // Neither continues before the other has its cluster.
             let script = format!(
                 "kubectl create namespace {name} && touch {place}/{name} && timeout 120 sh -c 'until [ -e {place}/{other} ]; do sleep 0.1; done' \
                  && kubectl get namespaces -o name"
@@ -104,15 +104,15 @@ async fn a_build_can_be_given_up(suite: Arc<Suite>) -> Result<()> {
         (building, lines)
     });
     let (building, lines) = said.await?;
-    ensure!(building, "it did not begin to build");
+    ensure!(building, "it did not start to build");
     let mark = format!("LOCALKUBE_STARTED_FOR=build-{}", child.id());
     e2e::eventually("no build was seen", || !processes_of(&mark).is_empty()).await?;
     signal(&child, Signal::TERM)?;
     let status = tokio::task::spawn_blocking(move || child.wait()).await??;
     drop(lines);
     ensure!(status.code() == Some(143), "it ended with {status}");
-    ensure!(processes_of(&mark).is_empty(), "a build goes on");
-    // What was left is in the cache, and the next build makes use of it or clears it away.
+    ensure!(processes_of(&mark).is_empty(), "a build is still running");
+    // The next build uses or removes what the cancelled build left in the cache.
     let (_, said) = super::input::build_etcd(&suite, cache.path()).await?;
     ensure!(said.contains("built etcd"), "{said}");
     let scratch = std::fs::read_dir(cache.path())?.flatten().any(|module| module.path().join("tmp").exists());

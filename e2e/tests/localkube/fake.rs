@@ -1,4 +1,4 @@
-//! Fake nodes: every scripted behaviour, and that pods live as on a kubelet where it matters to a controller.
+//! Fake nodes: every scripted behaviour, and that pods behave as on a kubelet where it matters to a controller.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ async fn readiness_follows_the_gate_both_ways(scene: Arc<Scene>) -> Result<()> {
         pod.and_then(|pod| container(pod, "game")).is_some_and(|container| container.ready)
     });
     let pod = running.await?.context("vanished")?;
-    ensure!(!is_ready(&pod), "Ready although nobody set the gate");
+    ensure!(!is_ready(&pod), "Ready although the gate is not set");
     set_gate(&scene, "gated", "True").await?;
     until_pod_ready(&pods, "gated").await?;
     set_gate(&scene, "gated", "False").await?;
@@ -70,8 +70,8 @@ async fn a_new_image_restarts_only_its_container(scene: Arc<Scene>) -> Result<()
     ensure!(game.restart_count == 1 && game.image == "game:2" && game.image_id == "sha256:game:2", "{game:?}");
     ensure!(game.last_state.as_ref().is_some_and(|state| state.terminated.is_some()), "no last state: {game:?}");
     ensure!(Some(log) == container(&before, "log"), "the other container was touched: {log:?}");
-    ensure!(before.uid() == after.uid(), "another pod");
-    ensure!(ip(&before)? == ip(&after)?, "another address");
+    ensure!(before.uid() == after.uid(), "it is another pod");
+    ensure!(ip(&before)? == ip(&after)?, "it has another address");
     Ok(())
 }
 
@@ -165,7 +165,7 @@ async fn updates_do_not_put_off_what_is_due(scene: Arc<Scene>) -> Result<()> {
         &json!({ "metadata": { "annotations": { "localkube/ready-after": "4s", "localkube/terminate-after": "4s" } } }),
     )?;
     let pods = scene.pods();
-    // More often than the delay: one that began anew with each update would never end.
+    // Updates at intervals shorter than the delay: a delay that started again with each update would never end.
     let updates = async {
         for count in 0_u32.. {
             if annotate(&scene, "busy", "example/count", json!(count.to_string())).await.is_err() {
@@ -213,7 +213,7 @@ async fn slow_termination_ends_with_the_grace_period(scene: Arc<Scene>) -> Resul
     pods.delete("soon", &DeleteParams::default().grace_period(3600)).await?;
     until_gone(&pods, "soon").await?;
     until_gone(&pods, "impatient").await?;
-    let patient = pods.get("patient").await.context("it went before its time")?;
+    let patient = pods.get("patient").await.context("it was gone before its grace period ended")?;
     ensure!(patient.metadata.deletion_timestamp.is_some(), "not being deleted");
     pods.delete("patient", &DeleteParams::default().grace_period(0)).await?;
     until_gone(&pods, "patient").await
@@ -283,8 +283,8 @@ async fn a_service_account_has_only_its_own_rights(scene: Arc<Scene>) -> Result<
     ensure!(user == format!("system:serviceaccount:{}:default", scene.namespace()), "{user}");
     let refused = as_account(&["get", "pods"]).err().context("it may list pods without a role")?;
     ensure!(refused.to_string().contains("Forbidden"), "{refused:#}");
-    scene.kubectl(&["create", "role", "look", "--verb=list", "--resource=pods"])?;
-    scene.kubectl(&["create", "rolebinding", "look", "--role=look", &format!("--serviceaccount={}:default", scene.namespace())])?;
+    scene.kubectl(&["create", "role", "list", "--verb=list", "--resource=pods"])?;
+    scene.kubectl(&["create", "rolebinding", "list", "--role=list", &format!("--serviceaccount={}:default", scene.namespace())])?;
     // The API server learns of the binding by a watch of its own.
     e2e::eventually("the binding has no effect", || as_account(&["get", "pods"]).is_ok()).await
 }
@@ -303,7 +303,7 @@ async fn the_audit_log_counts_requests_exactly(scene: Arc<Scene>) -> Result<()> 
         let entries = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         entries.filter(|entry| is(entry, "/user/username", &user) && is(entry, "/verb", "list")).count()
     };
-    // An entry is written when its answer is out.
+    // An entry is written after its response.
     e2e::eventually("requests are missing in the log", || count() >= 3).await?;
     ensure!(count() == 3, "{} requests in the log", count());
     Ok(())

@@ -1,4 +1,4 @@
-//! Bad input and a bad machine: one clear line, the right exit code, nothing left behind.
+//! Bad input and unsuitable machines: one clear error line, the right exit code, nothing left behind.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -85,7 +85,7 @@ async fn an_existing_kubeconfig_is_not_overwritten(suite: Arc<Suite>) -> Result<
     Ok(())
 }
 
-/// A PATH with only the given programs of this machine and `extra`.
+/// Links the given programs of this machine into `folder`, and returns it as a PATH.
 fn narrow_path(folder: &Path, programs: &[&str]) -> Result<String> {
     for name in programs {
         let from = ["/usr/bin", "/bin"].iter().map(|place| Path::new(place).join(name)).find(|file| file.exists());
@@ -128,11 +128,11 @@ async fn a_damaged_or_half_built_binary_is_built_again(suite: Arc<Suite>) -> Res
     let whole = fs::read(&binary)?;
     fs::write(&binary, whole.get(..1000).context("too short")?)?;
     let (_, said) = build_etcd(&suite, cache.path()).await?;
-    ensure!(said.contains("is damaged") && fs::read(&binary)?.len() == whole.len(), "not mended: {said}");
+    ensure!(said.contains("is damaged") && fs::read(&binary)?.len() == whole.len(), "not repaired: {said}");
     // A builder that was killed leaves an unfinished file and no binary.
     fs::rename(&binary, Path::new(&binary).with_file_name(".etcd.unfinished"))?;
     let (_, said) = build_etcd(&suite, cache.path()).await?;
-    ensure!(said.contains("built etcd") && fs::read(&binary)?.len() == whole.len(), "not mended: {said}");
+    ensure!(said.contains("built etcd") && fs::read(&binary)?.len() == whole.len(), "not repaired: {said}");
     // Same size, other content: the doctor finds it.
     let mut wrong = whole;
     if let Some(byte) = wrong.get_mut(5000) {
@@ -156,7 +156,7 @@ async fn two_builders_wait_for_each_other(suite: Arc<Suite>) -> Result<()> {
 }
 
 async fn a_dead_part_ends_the_run_and_is_named(suite: Arc<Suite>) -> Result<()> {
-    // Runs of its own: the kept logs are those of the last failure.
+    // A folder of its own for its runs: only the logs of the last failure are kept.
     let runs = tempfile::tempdir()?;
     let mut command = localkube(&suite)?;
     command.env("LOCALKUBE_RUNS", runs.path());
@@ -167,7 +167,7 @@ async fn a_dead_part_ends_the_run_and_is_named(suite: Arc<Suite>) -> Result<()> 
     let folder = ended.stdout.lines().find_map(|line| line.strip_prefix("dir=")).context("no folder")?;
     ensure!(processes_of(folder).is_empty() && !Path::new(folder).exists(), "something is left of {folder}");
     let log = Path::new(folder).with_file_name("localkube-last-failure").join("kube-apiserver.log");
-    ensure!(ended.stderr.contains(&log.display().to_string()) && log.exists(), "no log to look at: {}", ended.stderr);
+    ensure!(ended.stderr.contains(&log.display().to_string()) && log.exists(), "no log is kept: {}", ended.stderr);
     Ok(())
 }
 
@@ -175,7 +175,7 @@ async fn a_damaged_binary_is_named_when_it_fails(suite: Arc<Suite>) -> Result<()
     let mut command = localkube(&suite)?;
     command.arg("build").args(["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"]);
     let built = finish(command).await?;
-    // One that ends at once, and one that hangs until the API server gives up.
+    // An etcd that exits at once, and one that hangs until the API server gives up.
     for content in ["", "#!/bin/sh\nexec sleep 300\n"] {
         let cache = tempfile::tempdir()?;
         for binary in built.stdout.lines().map(Path::new) {
@@ -190,7 +190,7 @@ async fn a_damaged_binary_is_named_when_it_fails(suite: Arc<Suite>) -> Result<()
     Ok(())
 }
 
-/// The same layout in another cache: links to what was built; etcd is a file of the same size that begins with `content`.
+/// The same layout in another cache: links to what was built; etcd is a file of the same size that starts with `content`.
 fn link_or_damage(cache: &Path, binary: &Path, content: &str) -> Result<()> {
     let folder = binary.parent().and_then(Path::parent).and_then(Path::file_name).context("no folder")?;
     let name = binary.file_name().context("no name")?;
@@ -215,7 +215,7 @@ async fn images_without_real_nodes_are_refused(suite: Arc<Suite>) -> Result<()> 
 async fn real_nodes_without_root_are_refused(suite: Arc<Suite>) -> Result<()> {
     let runs = tempfile::tempdir()?;
     fs::set_permissions(runs.path(), fs::Permissions::from_mode(0o777))?;
-    // Someone else may not enter the folder the program is in: hand it over.
+    // Another user may not be able to read the program's folder, so it is copied.
     let copy = runs.path().join("localkube");
     fs::copy(program()?, &copy)?;
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
@@ -228,7 +228,7 @@ async fn real_nodes_without_root_are_refused(suite: Arc<Suite>) -> Result<()> {
     finish(command).await?.check(125, "real nodes need root")
 }
 
-/// Runs localkube where the mounts of `script` hold.
+/// Runs localkube in a mount namespace of its own, in which `script` has made mounts.
 fn in_own_mounts(script: &str, words: &str) -> Result<Command> {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--", "sh", "-ec", &format!("{script}; exec {} {words}", program()?.display())]);

@@ -1,4 +1,4 @@
-//! localkube itself: fake and real nodes, the command, bad input and what is left behind.
+//! localkube itself: fake and real nodes, the command line, bad input and cleanup.
 
 mod cleanup;
 mod cli;

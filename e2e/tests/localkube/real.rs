@@ -1,4 +1,4 @@
-//! Real nodes: what containers, networks, volumes and kubectl do there.
+//! Real nodes: containers, networks, volumes and kubectl.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -44,10 +44,10 @@ fn push_tools(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// A pod that waits to be told what to run.
+/// A pod in which commands can be run.
 fn tools_pod(scene: &Scene, name: &str, with: &Value) -> Result<()> {
     push_tools(scene)?;
-    // kubectl proxy is a program of the image that stays.
+    // kubectl proxy is the program in the image that keeps running.
     let container = json!([{ "name": "game", "image": TOOLS, "command": ["/kubectl", "proxy", "--port=8001"] }]);
     let mut spec = json!({ "containers": container, "terminationGracePeriodSeconds": 1 });
     if let (Some(spec), Some(with)) = (spec.as_object_mut(), with.as_object()) {
@@ -65,7 +65,7 @@ fn restarts(pod: &Pod) -> i32 {
     container(pod, "game").map_or(-1, |status| status.restart_count)
 }
 
-/// A pod whose server answers before it is called ready.
+/// A pod with a readiness probe of its game server.
 fn game_pod(scene: &Scene, name: &str, image: &str, with: &Value) -> Result<()> {
     let container = json!([{
         "name": "game", "image": image,
@@ -119,8 +119,8 @@ async fn an_image_pushed_by_command_runs_under_any_registrys_name(scene: Arc<Sce
 }
 
 async fn a_pod_lists_its_namespace_with_its_own_token(scene: Arc<Scene>) -> Result<()> {
-    scene.kubectl(&["create", "role", "look", "--verb=list,get", "--resource=pods"])?;
-    scene.kubectl(&["create", "rolebinding", "look", "--role=look", &format!("--serviceaccount={}:default", scene.namespace())])?;
+    scene.kubectl(&["create", "role", "list", "--verb=list,get", "--resource=pods"])?;
+    scene.kubectl(&["create", "rolebinding", "list", "--role=list", &format!("--serviceaccount={}:default", scene.namespace())])?;
     let account = "/var/run/secrets/kubernetes.io/serviceaccount";
     let by_name = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "here",
@@ -163,7 +163,7 @@ async fn served(scene: &Scene, node: &str) -> Result<String> {
 
 async fn a_cluster_ip_answers_from_a_pod_and_from_the_node(scene: Arc<Scene>) -> Result<()> {
     let address = served(&scene, "real-1").await?;
-    // On the same node as the server, and on the other.
+    // From the node of the server, and from the other one.
     for node in scene.cluster().real_nodes() {
         let name = format!("caller-{}", node.name());
         tools_pod(&scene, &name, &json!({ "nodeName": node.name() }))?;
@@ -194,7 +194,7 @@ async fn a_new_image_restarts_the_container_in_place(scene: Arc<Scene>) -> Resul
     until(&pods, "game", "restarted once", |pod| pod.is_some_and(|pod| restarts(pod) == 1)).await?;
     let after = until_pod_ready(&pods, "game").await?;
     ensure!(before.uid() == after.uid() && ip(&before)? == ip(&after)?, "another pod or address");
-    ensure!(get(&after, "/version")? == "v2", "the old version answers");
+    ensure!(get(&after, "/version")? == "v2", "the old version still answers");
     ensure!(container(&after, "game").is_some_and(|status| status.image.ends_with("main:v2")), "{:?}", after.status);
     Ok(())
 }
@@ -272,7 +272,7 @@ async fn a_claims_data_survives_its_pod(scene: Arc<Scene>) -> Result<()> {
     let again = until_pod_ready(&pods, "keeper").await?;
     ensure!(again.uid() != pod.uid() && get(&again, "/shm/save")? == "level", "the data is gone");
     ensure!(node_of(&again)? == node, "the pod left its volume's node");
-    // With the claim the volume goes.
+    // The volume is deleted with its claim.
     let claims: Api<PersistentVolumeClaim> = scene.api();
     let volume = claims.get("data").await?.spec.and_then(|spec| spec.volume_name).context("not bound")?;
     pods.delete("keeper", &DeleteParams::default()).await?;
@@ -294,7 +294,7 @@ async fn kubectl_exec_logs_and_port_forward_work(scene: Arc<Scene>) -> Result<()
     ensure!(log.contains("serving version v1 on port 8000"), "{log}");
     let mut forward = scene.kubectl_command();
     let mut child = forward.args(["port-forward", "pod/game", ":8000"]).stdout(Stdio::piped()).spawn()?;
-    // Its output stays open: kubectl ends when it can no longer say what it forwards.
+    // Its output is kept open: kubectl exits when it can no longer print what it forwards.
     let mut said = BufReader::new(child.stdout.take().context("no output")?).lines();
     let line = said.next().context("no line")??;
     let port = line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next()).context(line.clone())?;
@@ -313,15 +313,15 @@ async fn kubectl_debug_adds_an_ephemeral_container(scene: Arc<Scene>) -> Result<
     game_pod(&scene, "game", "main:v1", &json!({}))?;
     let pods = scene.pods();
     let before = until_pod_ready(&pods, "game").await?;
-    let words = ["debug", "game", "--image=main:v2", "--container=look", "--target=game", "--env=PORT=8002", "--", "/main"];
+    let words = ["debug", "game", "--image=main:v2", "--container=debug", "--target=game", "--env=PORT=8002", "--", "/main"];
     scene.kubectl(&words)?;
     let running = |pod: Option<&Pod>| {
-        let state = pod.and_then(|pod| container(pod, "look")).and_then(|status| status.state.as_ref());
+        let state = pod.and_then(|pod| container(pod, "debug")).and_then(|status| status.state.as_ref());
         state.is_some_and(|state| state.running.is_some())
     };
     let after = until(&pods, "game", "ephemeral container running", running).await?.context("vanished")?;
     ensure!(before.uid() == after.uid() && restarts(&after) == 0, "the game was disturbed");
-    let log = scene.kubectl(&["logs", "game", "-c", "look"])?;
+    let log = scene.kubectl(&["logs", "game", "-c", "debug"])?;
     ensure!(log.contains("version v2"), "{log}");
     Ok(())
 }

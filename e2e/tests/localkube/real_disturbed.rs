@@ -1,4 +1,4 @@
-//! What happens to real nodes when something happens to them.
+//! Real nodes that are drained or lose their network.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
 }
 
 async fn a_drained_nodes_pod_moves_to_the_other(scene: Arc<Scene>) -> Result<()> {
-    // A drain looks into every namespace: the label is this test's alone.
+    // A drain covers all namespaces, so the pod selector has a label that only this test uses.
     scene.kubectl(&["create", "deployment", "drained", "--image=main:v1"])?;
     let pods = scene.pods();
     let before = until_some_pod(&pods, "Ready", is_ready).await?;
@@ -27,7 +27,7 @@ async fn a_drained_nodes_pod_moves_to_the_other(scene: Arc<Scene>) -> Result<()>
         until_some_pod(&pods, "another one Ready", |pod| is_ready(pod) && pod.uid() != before.uid()).await
     };
     let after = moved.await;
-    // The node takes pods again also if the test has failed.
+    // The node takes pods again even if the test has failed.
     scene.kubectl(&["uncordon", &first])?;
     let second = node_of(&after?)?;
     ensure!(first != second, "the pod stayed on {first}");
@@ -43,13 +43,13 @@ async fn a_cut_cable_makes_a_node_unknown(scene: Arc<Scene>) -> Result<()> {
     scene.cluster().set_link(node, false)?;
     let unknown = until(&nodes, &node.name(), "Unknown", |node| node.and_then(ready_status) == Some("Unknown")).await;
     let unready = until(&pods, "game", "not Ready", |pod| pod.is_some_and(|pod| !is_ready(pod))).await;
-    // The cable goes back in also if the test has failed.
+    // The link is restored even if the test has failed.
     scene.cluster().set_link(node, true)?;
     unknown?;
     unready?;
     until(&nodes, &node.name(), "Ready again", |node| node.and_then(ready_status) == Some("True")).await?;
     let after = until_pod_ready(&pods, "game").await?;
     ensure!(before.uid() == after.uid(), "another pod");
-    ensure!(container(&after, "game").is_some_and(|game| game.restart_count == 0), "a cut cable restarts nothing");
+    ensure!(container(&after, "game").is_some_and(|game| game.restart_count == 0), "a container restarted because of the cut link");
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! The operator dies after every Nth write, while it scales and while it rolls. The server has carried the write out; the operator never learns of it.
+//! The operator is killed after every Nth write, while it scales and while it updates. The API server has carried the
+//! write out; the operator never learns of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +15,8 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.alone(a_crash_after_every_nth_write_loses_nothing);
 }
 
-/// How often it crashes: all of them with SOAK=1.
-fn rhythms() -> Vec<usize> {
+/// After how many writes it crashes: with SOAK=1 every number up to 20.
+fn intervals() -> Vec<usize> {
     if std::env::var_os("SOAK").is_some() { (1..=20).collect() } else { vec![2, 7, 20] }
 }
 
@@ -24,17 +25,17 @@ async fn a_crash_after_every_nth_write_loses_nothing(suite: Arc<Suite>) -> Resul
     let proxy = Proxy::start(&cluster).await?;
     let options = OperatorOptions { kubeconfig: Some(proxy.kubeconfig()), longest_pause: Duration::ZERO, ..single() };
     let _operators = cluster.start_operators(&options).await?;
-    for every in rhythms() {
+    for every in intervals() {
         let scene = Arc::new(Scene::open(Arc::clone(&cluster), &format!("every-{every}")).await?);
         proxy.kill_every(every);
-        let result = live(&scene).await.with_context(|| format!("with a crash after every {every} writes"));
+        let result = lifecycle(&scene).await.with_context(|| format!("with a crash after every {every} writes"));
         proxy.kill_every(0);
         result?;
     }
     Ok(())
 }
 
-async fn live(scene: &Arc<Scene>) -> Result<()> {
+async fn lifecycle(scene: &Arc<Scene>) -> Result<()> {
     let game = Game::apply(scene, "game", &json!({ "replicas": 0, "updateStrategy": { "maxUnavailable": "25%" } }))?;
     game.until_rest("Complete").await?;
     let mut before = 0;
@@ -53,7 +54,7 @@ async fn live(scene: &Arc<Scene>) -> Result<()> {
     Ok(())
 }
 
-/// Exactly the right pods, none without an owner, and the budgets kept at every single event.
+/// Fails unless there are exactly the right pods, each with an owner, and every event was within the rollout's limits.
 async fn expect(scene: &Arc<Scene>, game: &Game, seen: &PodCount, replicas: usize, most: usize, fewest_ready: usize) -> Result<()> {
     let pods = game.pods().await?;
     ensure!(pods.len() == replicas, "{} pods instead of {replicas}", pods.len());

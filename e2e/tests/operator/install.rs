@@ -1,4 +1,4 @@
-//! Installed the ways the walk-throughs show, on real nodes.
+//! Installation in the ways that the walk-throughs show, on real nodes.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ async fn until_two(scene: &Scene, name: &str) -> Result<()> {
     until(&deployments, name, "2/2 ready", ready).await.map(drop)
 }
 
-/// Plays the walk-through; in the middle of it the leading pod is deleted.
+/// Runs the walk-through; in the middle of it the leading pod is deleted.
 async fn play(scene: &Arc<Scene>, lease: &str) -> Result<()> {
     scene.apply_file("examples/tkex/rolling-update.yaml")?;
     let game = Game::named(scene, "test-gamedeployment");
@@ -34,7 +34,7 @@ async fn play(scene: &Arc<Scene>, lease: &str) -> Result<()> {
     set_image(scene, "python:latest")?;
     game.until("under way", |status| status["updatedReplicas"].as_i64() >= Some(1)).await?;
     let leases: Api<Lease> = Api::namespaced(scene.client(), "bcs-system");
-    let leader = leases.get(lease).await?.spec.and_then(|spec| spec.holder_identity).context("nobody leads")?;
+    let leader = leases.get(lease).await?.spec.and_then(|spec| spec.holder_identity).context("no operator leads")?;
     run(scene.cluster().kubectl().args(["-n", "bcs-system", "delete", "pod", &leader, "--wait=false"]), "")?;
     let status = game.until_rest("Complete").await?;
     Game::expect_counts(&status, 8, 8, 8)?;
@@ -58,7 +58,7 @@ async fn by_helm_and_by_four_files_it_runs_and_survives_its_leader(scene: Arc<Sc
     for file in files.iter().rev() {
         kubectl(&["delete", "-f", &deploy(file), "--wait"])?;
     }
-    // A namespace that takes nothing but restricted pods, as 02-namespace.yaml makes it too.
+    // A namespace that enforces the restricted Pod Security Standard, as 02-namespace.yaml does too.
     kubectl(&["create", "namespace", "bcs-system"])?;
     kubectl(&["label", "namespace", "bcs-system", "pod-security.kubernetes.io/enforce=restricted"])?;
     let helm = tool("helm")?;

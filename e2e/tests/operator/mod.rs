@@ -1,4 +1,4 @@
-//! The operator as a program: tenants that attack it, installation, crashes, outages and missing rights.
+//! The operator as a process: tenants that attack it, installation, crashes, outages and missing permissions.
 
 mod crash;
 mod install;

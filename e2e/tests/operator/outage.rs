@@ -1,4 +1,4 @@
-//! Leaders that die, watches that break, servers that stall: everything goes on by itself.
+//! Leaders that die, watches that break, servers that stall: the operator recovers by itself.
 
 use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
@@ -40,12 +40,12 @@ fn signal(cluster: &Cluster, file: &str, signal: Signal) -> Result<()> {
 /// The number of the operator that leads.
 async fn leader(cluster: &Cluster) -> Result<u32> {
     let mut found = None;
-    e2e::eventually("nobody leads", || {
+    e2e::eventually("no operator leads", || {
         found = (1..=2).find(|number| log(cluster, &format!("operator-{number}.log")).lines().any(|line| line.ends_with(": leading")));
         found.is_some()
     })
     .await?;
-    found.context("nobody leads")
+    found.context("no operator leads")
 }
 
 /// A rollout that takes a while: 24 pods, three at a time.
@@ -65,24 +65,25 @@ async fn the_other_replica_finishes_when_the_leader_dies(suite: Arc<Suite>) -> R
     let seen = watch_pods(&scene.pods(), "app=game").await?;
     game.set_image("game:2").await?;
     game.until("under way", |status| status["updatedReadyReplicas"].as_i64() >= Some(3)).await?;
-    // Stopped, not killed: it cannot notice, and must not act when it wakes up with an old lease while the other works.
+    // Stopped, not killed: it cannot notice that it loses the lease, and when it resumes while the other leads it must not
+    // act on the old lease.
     signal(&cluster, &format!("operator-{first}.pid"), Signal::STOP)?;
     let half = game.until("half-way", |status| status["updatedReadyReplicas"].as_i64() >= Some(12)).await;
     signal(&cluster, &format!("operator-{first}.pid"), Signal::CONT)?;
     half?;
-    let woken = || log(&cluster, &format!("operator-{first}.log")).contains("another process leads; standing by");
-    e2e::eventually("the old leader did not notice", woken).await?;
+    let stands_by = || log(&cluster, &format!("operator-{first}.log")).contains("another process leads; standing by");
+    e2e::eventually("the old leader did not notice", stands_by).await?;
     Game::expect_counts(&game.until_rest("Complete").await?, 24, 24, 24)?;
     let seen = seen();
     ensure!(seen.most == 24 && seen.fewest_ready >= 21, "{} pods at once, {} ready", seen.most, seen.fewest_ready);
     let other = format!("operator-{}.log", 3 - first);
-    ensure!(log(&cluster, &other).lines().any(|line| line.ends_with(": leading")), "the other one never led");
+    ensure!(log(&cluster, &other).lines().any(|line| line.ends_with(": leading")), "the other operator never led");
     Ok(())
 }
 
 async fn sigterm_hands_the_lease_over_at_once(suite: Arc<Suite>) -> Result<()> {
     let cluster = suite.own_cluster().await?;
-    // A lease that was not given up would keep everybody waiting for ten minutes.
+    // The other replica would have to wait ten minutes for a lease that was not released.
     let args = ["--leader-elect-lease-duration=10m", "--leader-elect-renew-deadline=9m"].iter().map(Into::into).collect();
     let _operators = cluster.start_operators(&OperatorOptions { replicas: 2, args, ..OperatorOptions::default() }).await?;
     let first = leader(&cluster).await?;
@@ -111,7 +112,7 @@ async fn a_broken_watch_or_an_overloaded_server_is_got_over(suite: Arc<Suite>) -
     ensure!(proxy.refused() == 20, "only {} calls were refused", proxy.refused());
     let seen = seen();
     ensure!(seen.most == 24 && seen.fewest_ready >= 21, "{} pods at once, {} ready", seen.most, seen.fewest_ready);
-    // A field that no library of ours knows goes out to the API server as it was written.
+    // A field that the operator does not know is sent to the API server unchanged.
     scene.apply(&manifest("tomorrow", &json!({ "template": { "spec": { "fieldOfTomorrow": { "deep": [1, { "a": "b" }] } } } })))?;
     Game::named(&scene, "tomorrow").until_rest("Complete").await?;
     ensure!(proxy.last_pod().contains(r#""fieldOfTomorrow":{"deep":[1,{"a":"b"}]}"#), "{}", proxy.last_pod());
@@ -135,7 +136,7 @@ async fn a_stalled_database_is_got_over(suite: Arc<Suite>) -> Result<()> {
     Game::expect_counts(&status, 24, 24, 24)
 }
 
-/// Kills the API server, waits for `meanwhile`, and starts it again as it was.
+/// Kills the API server, waits for `meanwhile`, and starts it again with the same command line.
 async fn restart_api_server(cluster: &Cluster, meanwhile: impl Future<Output = Result<()>>) -> Result<()> {
     let pid = std::fs::read_to_string(cluster.folder().join("kube-apiserver.pid"))?;
     let line = std::fs::read(format!("/proc/{}/cmdline", pid.trim()))?;
@@ -170,7 +171,7 @@ async fn a_restarted_api_server_is_got_over(suite: Arc<Suite>) -> Result<()> {
     Ok(())
 }
 
-/// Asks etcd, past the API server.
+/// Sends a request to etcd directly.
 async fn ask_etcd(cluster: &Cluster, path: &str, body: &Value) -> Result<Value> {
     let mut socket = tokio::net::UnixStream::connect(cluster.folder().join("etcd.sock")).await?;
     let body = body.to_string();
@@ -183,7 +184,7 @@ async fn ask_etcd(cluster: &Cluster, path: &str, body: &Value) -> Result<Value> 
     Ok(serde_json::from_str(body)?)
 }
 
-/// Forgets everything that etcd knows of the past.
+/// Compacts etcd's history up to the current revision.
 async fn compact(cluster: &Cluster) -> Result<()> {
     let now = ask_etcd(cluster, "/v3/kv/range", &json!({ "key": "AA==" })).await?["header"]["revision"].clone();
     ask_etcd(cluster, "/v3/kv/compaction", &json!({ "revision": now, "physical": true })).await.map(drop)
@@ -194,24 +195,26 @@ async fn a_history_that_was_compacted_is_got_over(suite: Arc<Suite>) -> Result<(
     let _operators = cluster.start_operators(&single()).await?;
     let scene = Arc::new(Scene::open(Arc::clone(&cluster), "compact").await?);
     let game = slow_game(&scene).await?;
-    // The operator sees nothing while the server's version moves on past what it knows, and the tale of that is lost.
+    // The operator is stopped while the resource version moves past the last that it has seen, and the events in between
+    // are compacted.
     signal(&cluster, "operator-1.pid", Signal::STOP)?;
     scene.kubectl(&["create", "configmap", "later"])?;
     restart_api_server(&cluster, compact(&cluster)).await?;
-    e2e::eventually("the server is not back", || scene.kubectl(&["get", "pods"]).is_ok()).await?;
+    e2e::eventually("the API server is not back", || scene.kubectl(&["get", "pods"]).is_ok()).await?;
     let lost: Vec<String> = game.pods().await?.iter().take(5).map(ResourceExt::name_any).collect();
     let words: Vec<&str> = ["delete", "pod", "--now"].into_iter().chain(lost.iter().map(String::as_str)).collect();
     scene.kubectl(&words)?;
     signal(&cluster, "operator-1.pid", Signal::CONT)?;
     let pods = || scene.kubectl(&["get", "pods", "-o", "name"]).map_or(0, |names| names.lines().count());
     e2e::eventually("the lost pods are not replaced", || pods() == 24).await?;
-    // The scheduler has missed as much: it takes a new pod of an old name for the old one, finds that it has moved, and gives up for good.
+    // The scheduler has missed the same events: it takes a new pod with an old name for the old pod, finds it on another
+    // node, and gives up for good.
     let names: Vec<String> = game.pods().await?.iter().map(ResourceExt::name_any).collect();
     ensure!(!names.iter().any(|name| lost.contains(name)), "names of lost pods are used again: {lost:?}");
     game.set_image("game:2").await?;
     Game::expect_counts(&game.until_rest("Complete").await?, 24, 24, 24)?;
-    let told = log(&cluster, "operator-1.log");
-    ensure!(told.lines().any(|line| line.contains("listing afresh") && line.contains("\"Pod\"")), "pods were not listed afresh");
+    let log = log(&cluster, "operator-1.log");
+    ensure!(log.lines().any(|line| line.contains("listing afresh") && line.contains("\"Pod\"")), "pods were not listed afresh");
     Ok(())
 }
 
@@ -225,13 +228,13 @@ async fn lists_that_take_long_are_not_asked_for_again(suite: Arc<Suite>) -> Resu
     let game = Game::apply(&scene, "game", &json!({ "replicas": 3 }))?;
     game.until_rest("Complete").await?;
     let lists = proxy.lists();
-    // A pod is created, and the write is never answered: the server is asked about this pod, and not about all there are.
+    // A pod is created, and the request is never answered: the operator gets this one pod instead of listing all.
     proxy.refuse_all(axum::http::Method::POST, "/pods", 0);
     game.patch(json!({ "spec": { "replicas": 4 } })).await?;
     e2e::eventually("nothing was left unanswered", || proxy.refused() > 0).await?;
     proxy.allow();
     Game::expect_counts(&game.until_rest("Complete").await?, 4, 4, 4)?;
-    // A watch that is open and says nothing.
+    // A watch that is open and delivers no events.
     proxy.stall_watches();
     game.patch(json!({ "spec": { "updateStrategy": { "maxUnavailable": 2 } } })).await?;
     game.set_image("game:2").await?;
@@ -252,7 +255,7 @@ async fn a_dead_server_and_a_bad_token_are_told_and_waited_for(suite: Arc<Suite>
         std::fs::write(&file, content.to_string())?;
         let options = OperatorOptions { kubeconfig: Some(file), ..single() };
         let operators = cluster.start_operators(&options).await?;
-        e2e::eventually("it is not told", || log(&cluster, "operator-1.log").contains(words)).await.with_context(|| name.to_owned())?;
+        e2e::eventually("it is not logged", || log(&cluster, "operator-1.log").contains(words)).await.with_context(|| name.to_owned())?;
         // It is still the same process after several tries.
         e2e::eventually("it is not tried again", || log(&cluster, "operator-1.log").matches(words).count() >= 6).await?;
         ensure!(!cluster.folder().join("logs/operator-1.previous.log").exists(), "it died: {name}");
@@ -269,9 +272,9 @@ async fn an_operator_without_rights_or_crds_says_so_and_waits(suite: Arc<Suite>)
     kubectl(&["delete", "crd", "gamedeployments.tkex.tencent.com"])?;
     let _operators = cluster.start_operators(&single()).await?;
     let says = |words: &str| log(&cluster, "operator-1.log").contains(words);
-    e2e::eventually("missing rights are not told", || says("the ServiceAccount lacks rights")).await?;
+    e2e::eventually("missing permissions are not logged", || says("the ServiceAccount lacks rights")).await?;
     operator::deploy(&cluster, "03-rbac.yaml")?;
-    e2e::eventually("the missing CRD is not told", || says("the CustomResourceDefinition is missing")).await?;
+    e2e::eventually("the missing CRD is not logged", || says("the CustomResourceDefinition is missing")).await?;
     operator::deploy(&cluster, "01-resources.yaml")?;
     kubectl(&["wait", "--for=condition=Established", "crd/gamedeployments.tkex.tencent.com", "--timeout=60s"])?;
     let game = Game::apply(&scene, "late", &json!({ "replicas": 2 }))?;

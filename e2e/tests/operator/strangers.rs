@@ -1,5 +1,5 @@
-//! A tenant that means harm: what it does in its own namespace neither reaches another one, nor holds it up, nor takes the operator's memory. Each test has a cluster of its own,
-//! so that the most memory that the operator needed is that of the attack.
+//! A hostile tenant: what it does in its own namespace neither reaches another namespace, nor delays it, nor exhausts the
+//! operator's memory. Each test has a cluster of its own, so that the operator's peak memory is that of the attack.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,31 +22,31 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.alone(forged_owners_change_nothing);
     suite.alone(a_revision_that_is_being_deleted_is_waited_for);
     suite.alone(a_junk_template_is_told_with_its_size);
-    suite.alone(a_thousand_large_objects_harm_nobody);
-    suite.alone(fat_pods_harm_nobody);
-    suite.alone(large_hookruns_harm_nobody);
-    suite.alone(expressions_and_answers_harm_nobody);
-    suite.alone(a_thousand_hanging_hooks_harm_nobody);
-    suite.alone(a_flood_of_events_harms_nobody);
+    suite.alone(a_thousand_large_objects_harm_no_other_tenant);
+    suite.alone(fat_pods_harm_no_other_tenant);
+    suite.alone(large_hookruns_harm_no_other_tenant);
+    suite.alone(expressions_and_answers_harm_no_other_tenant);
+    suite.alone(a_thousand_hanging_hooks_harm_no_other_tenant);
+    suite.alone(a_flood_of_events_harms_no_other_tenant);
 }
 
-/// The most memory that the operator may need, whatever strangers do, in KiB.
+/// The most memory that the operator may need, whatever the hostile tenant does, in KiB.
 const MOST_MEMORY: u64 = 192 << 10;
 /// How long a leader keeps a lease that it does not renew.
 const LEASE: Duration = Duration::from_secs(15);
 /// Pods of the victim.
 const PODS: i64 = 20;
-/// Requests at once.
+/// Concurrent requests of an attack.
 const AT_ONCE: usize = 16;
 
-/// A victim with a workload at rest, and a namespace of a stranger.
+/// A victim's namespace with a workload at rest, and the namespace of a hostile tenant.
 struct Stage {
     cluster: Arc<Cluster>,
     _operators: Operators,
     victim: Arc<Scene>,
     evil: Arc<Scene>,
     game: Game,
-    _door: HookServer,
+    _server: HookServer,
     sessions: Sessions,
     lease: Lease,
     pid: String,
@@ -58,7 +58,7 @@ impl Stage {
         let operators = cluster.start_operators(&OperatorOptions::default()).await?;
         let victim = Arc::new(Scene::open(Arc::clone(&cluster), "victim").await?);
         let evil = Arc::new(Scene::open(Arc::clone(&cluster), "evil").await?);
-        let (door, sessions) = serve_sessions(&victim, true).await?;
+        let (server, sessions) = serve_sessions(&victim, true).await?;
         let strategy = json!({ "type": "InplaceUpdate" });
         let inplace = json!({ "hook": null });
         let spec = json!({
@@ -69,27 +69,28 @@ impl Stage {
         game.until_rest("Complete").await?;
         let pid = operator::pid(&cluster)?;
         let lease = lease(&cluster).await?;
-        Ok(Self { cluster, _operators: operators, victim, evil, game, _door: door, sessions, lease, pid })
+        Ok(Self { cluster, _operators: operators, victim, evil, game, _server: server, sessions, lease, pid })
     }
 
-    /// What the operator has written in the victim's namespace.
+    /// How many writes the operator has made in the victim's namespace.
     fn writes(&self) -> Writes {
         let count = |resource: &str, subresource: &str, verb: &str| audited(&self.victim, resource, subresource, verb);
         Writes {
             patches: count("pods", "", "patch"),
             statuses: count("pods", "status", "patch"),
             deletions: count("pods", "", "delete"),
-            questions: count("hookruns", "", "create"),
+            runs: count("hookruns", "", "create"),
         }
     }
 
-    /// Creates objects in the stranger's namespace, many at once.
+    /// Creates objects in the hostile tenant's namespace, many at once.
     async fn attack(&self, kind: &str, objects: impl Iterator<Item = Value>) -> Result<()> {
         let all = self.evil.custom(kind);
         create(&all, objects).await
     }
 
-    /// The victim rolls out, and its pods leave when their hook agrees, while the attack lasts; the operator is as it was.
+    /// While the attack lasts, the victim is updated and scaled in with the approval of its hook; the operator keeps its
+    /// lease, its process and its memory limit.
     async fn is_unharmed(&self) -> Result<()> {
         let before = self.writes();
         self.game.set_image("game:2").await?;
@@ -97,13 +98,14 @@ impl Stage {
         Game::expect_counts(&status, PODS, PODS, PODS)?;
         ensure!(self.game.images().await? == [("game:2".to_owned(), usize::try_from(PODS)?)].into(), "{:?}", self.game.images().await?);
         self.game.patch(json!({ "spec": { "replicas": PODS - 4 } })).await?;
-        self.game.until("four have left", |status| status["replicas"].as_i64() == Some(PODS - 4)).await?;
+        self.game.until("four pods are deleted", |status| status["replicas"].as_i64() == Some(PODS - 4)).await?;
         ensure!(self.sessions.asked().len() >= 4, "hooks were not asked: {:?}", self.sessions.asked());
-        // As many writes as in a cluster without strangers: a question and three patches for each pod that changes; a mark, a question and a deletion for each that leaves.
-        let due = Writes { patches: 20 + 4, statuses: 2 * 20, deletions: 4, questions: 20 + 4 };
+        // As many writes as without the attack: a HookRun and three patches for each pod that is updated; a mark, a HookRun
+        // and a deletion for each pod that is deleted.
+        let expected = Writes { patches: 20 + 4, statuses: 2 * 20, deletions: 4, runs: 20 + 4 };
         let made = || self.writes() - before;
-        eventually("every write is in the audit log", || made() >= due).await?;
-        ensure!(made() == due, "{:?} instead of {due:?}", made());
+        eventually("writes are missing in the audit log", || made() >= expected).await?;
+        ensure!(made() == expected, "{:?} instead of {expected:?}", made());
         ensure!(operator::ask(&self.cluster, "/healthz").await?.contains("200 OK"), "/healthz does not answer");
         let leases: Api<Lease> = Api::namespaced(self.cluster.client(), "bcs-system");
         let renewed = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
@@ -123,13 +125,13 @@ impl Stage {
     }
 }
 
-/// Writes of the operator in one namespace.
+/// How many writes the operator has made in one namespace, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 struct Writes {
     patches: usize,
     statuses: usize,
     deletions: usize,
-    questions: usize,
+    runs: usize,
 }
 
 impl std::ops::Sub for Writes {
@@ -140,12 +142,12 @@ impl std::ops::Sub for Writes {
             patches: self.patches - before.patches,
             statuses: self.statuses - before.statuses,
             deletions: self.deletions - before.deletions,
-            questions: self.questions - before.questions,
+            runs: self.runs - before.runs,
         }
     }
 }
 
-/// The longest time between two renewals of the lease, by the audit log.
+/// The longest time between two renewals of the lease, according to the audit log.
 fn longest_gap(cluster: &Cluster) -> Result<Duration> {
     let renewals = audit(cluster)?.into_iter().filter(|entry| entry["objectRef"]["resource"] == "leases" && entry["verb"] != "get");
     let times = renewals.filter_map(|entry| entry["stageTimestamp"].as_str()?.parse().ok()).collect::<Vec<Timestamp>>();
@@ -176,8 +178,8 @@ where
     futures::stream::iter(objects).map(create).buffer_unordered(AT_ONCE).try_collect().await
 }
 
-/// The message of one condition, once it has this reason.
-async fn told(scene: &Scene, kind: &str, name: &str, reason: &str) -> Result<String> {
+/// Waits until a condition has this reason, and returns its message.
+async fn message_of(scene: &Scene, kind: &str, name: &str, reason: &str) -> Result<String> {
     let find = |object: &DynamicObject| {
         let all = object.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
         all.into_iter().find(|one| one["reason"] == reason).and_then(|one| Some(one["message"].as_str()?.to_owned()))
@@ -193,7 +195,7 @@ async fn forged_owners_change_nothing(suite: Arc<Suite>) -> Result<()> {
         let owner = json!({
             "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "victim", "uid": uid, "controller": true,
         });
-        // The garbage collector deletes what has no owner in its own namespace: with a finalizer it stays all the same.
+        // The garbage collector deletes objects whose owner is not in their namespace: a finalizer keeps them.
         json!({
             "name": name, "labels": { "app": "victim", "controller-revision-hash": "victim-evil" }, "ownerReferences": [owner],
             "finalizers": ["evil.example.com/stay"], "annotations": { "controller.kubernetes.io/pod-deletion-cost": "-2147483648" },
@@ -210,7 +212,7 @@ async fn forged_owners_change_nothing(suite: Arc<Suite>) -> Result<()> {
             "revision": number, "data": { "spec": { "template": template } },
         }))?;
     }
-    // What looks like the operator's own question is refused.
+    // A HookRun that looks like the operator's own is refused.
     let forged = json!({
         "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun", "metadata": metadata("aaa"),
         "spec": { "metrics": [{ "name": "a", "provider": { "web": { "url": "http://192.0.2.1/" } } }] },
@@ -219,11 +221,11 @@ async fn forged_owners_change_nothing(suite: Arc<Suite>) -> Result<()> {
     stage.is_unharmed().await?;
     for (resource, subresource) in [("pods", ""), ("pods", "status"), ("controllerrevisions", ""), ("hookruns", "")] {
         let written = audited(&stage.evil, resource, subresource, "");
-        ensure!(written == 0, "the operator asked for {resource} {subresource} of the stranger {written} times");
+        ensure!(written == 0, "the operator sent {written} requests for {resource} {subresource} of the hostile tenant");
     }
-    let status = stage.game.until("two more", |_| true).await?;
+    let status = stage.game.until("a current status", |_| true).await?;
     ensure!(!status["updateRevision"].as_str().unwrap_or_default().starts_with("aaa"), "{status}");
-    // What was forged can go.
+    // The forged objects can be deleted.
     let gone = json!({ "metadata": { "finalizers": null } }).to_string();
     for kind in ["pods", "controllerrevisions"] {
         let names = stage.evil.kubectl(&["get", kind, "-o", "name"])?;
@@ -244,9 +246,9 @@ async fn a_revision_that_is_being_deleted_is_waited_for(suite: Arc<Suite>) -> Re
     stage.victim.kubectl(&["patch", &name, "--type=merge", "-p", &finalizers(json!(["example.com/stay"]))])?;
     stage.victim.kubectl(&["delete", &name, "--wait=false"])?;
     stage.game.patch(json!({ "spec": { "replicas": PODS + 4 } })).await?;
-    let told = stage.game.until_condition("Degraded", "True", "RevisionBeingDeleted").await?;
-    ensure!(told.contains(&revision) && told.contains("remove its finalizers"), "{told}");
-    Game::expect_counts(&stage.game.until("as before", |_| true).await?, PODS, PODS, PODS)?;
+    let message = stage.game.until_condition("Degraded", "True", "RevisionBeingDeleted").await?;
+    ensure!(message.contains(&revision) && message.contains("remove its finalizers"), "{message}");
+    Game::expect_counts(&stage.game.until("a current status", |_| true).await?, PODS, PODS, PODS)?;
     stage.victim.kubectl(&["patch", &name, "--type=merge", "-p", &finalizers(Value::Null)])?;
     stage.game.until("more pods", |status| status["readyReplicas"].as_i64() == Some(PODS + 4)).await?;
     let after = stage.game.until_rest("Complete").await?;
@@ -267,9 +269,9 @@ async fn a_junk_template_is_told_with_its_size(suite: Arc<Suite>) -> Result<()> 
     stage
         .attack("GameDeployment", [with_junk("long", json!("x".repeat(600 << 10))), with_junk("junk", values(60_000))].into_iter())
         .await?;
-    let long = told(&stage.evil, "GameDeployment", "long", "InvalidSpec").await?;
+    let long = message_of(&stage.evil, "GameDeployment", "long", "InvalidSpec").await?;
     ensure!(long.contains("spec.template: has 61") && long.contains("bytes of JSON, at most 524288 are allowed"), "{long}");
-    let junk = told(&stage.evil, "GameDeployment", "junk", "InvalidSpec").await?;
+    let junk = message_of(&stage.evil, "GameDeployment", "junk", "InvalidSpec").await?;
     ensure!(junk.contains("values, at most 20000 are allowed"), "{junk}");
     // One that becomes too large keeps its pods, and is scaled.
     let game = Game::apply(&stage.evil, "grown", &json!({ "replicas": 2 }))?;
@@ -277,18 +279,19 @@ async fn a_junk_template_is_told_with_its_size(suite: Arc<Suite>) -> Result<()> 
     game.patch(json!({ "spec": { "replicas": 3, "template": { "spec": { "junk": "x".repeat(600 << 10) } } } })).await?;
     let status = game.until("three pods", |status| status["readyReplicas"].as_i64() == Some(3)).await?;
     Game::expect_counts(&status, 3, 3, 3)?;
-    told(&stage.evil, "GameDeployment", "grown", "InvalidSpec").await?;
+    message_of(&stage.evil, "GameDeployment", "grown", "InvalidSpec").await?;
     game.patch(json!({ "spec": { "template": { "spec": { "junk": null } } } })).await?;
     game.until_rest("Complete").await?;
     stage.is_unharmed().await
 }
 
-/// How many objects of a megabyte: a thousand with SOAK=1. The API server needs several times their size, the operator hardly anything for one more.
+/// How many objects of a megabyte are created: a thousand with SOAK=1. The API server needs several times their size, the
+/// operator hardly more for each.
 fn large_objects() -> usize {
     if std::env::var_os("SOAK").is_some() { 1000 } else { 150 }
 }
 
-async fn a_thousand_large_objects_harm_nobody(suite: Arc<Suite>) -> Result<()> {
+async fn a_thousand_large_objects_harm_no_other_tenant(suite: Arc<Suite>) -> Result<()> {
     const MANY: usize = 200;
     let stage = Stage::set(&suite).await?;
     let of = |name: String, size: usize| {
@@ -297,13 +300,13 @@ async fn a_thousand_large_objects_harm_nobody(suite: Arc<Suite>) -> Result<()> {
         whole
     };
     stage.attack("GameDeployment", (0..large_objects()).map(|number| of(format!("large-{number}"), 1 << 20))).await?;
-    // These are within the limit of one object, and together beyond what a namespace may have.
+    // Each of these is within the limit of one object, together they exceed that of a namespace.
     stage.attack("GameDeployment", (0..MANY).map(|number| of(format!("many-{number}"), 500 << 10))).await?;
     stage.attack("GameDeployment", std::iter::once(of("last".to_owned(), 500 << 10))).await?;
-    let last = told(&stage.evil, "GameDeployment", "last", "TooLarge").await?;
+    let last = message_of(&stage.evil, "GameDeployment", "last", "TooLarge").await?;
     ensure!(last.contains("the objects of namespace evil need more than the 64 MiB"), "{last}");
     stage.is_unharmed().await?;
-    // When there is room it is read again.
+    // When there is room, the last object is read again.
     let all = stage.evil.custom("GameDeployment");
     for number in 0..MANY {
         all.delete(&format!("many-{number}"), &DeleteParams::default()).await?;
@@ -311,7 +314,7 @@ async fn a_thousand_large_objects_harm_nobody(suite: Arc<Suite>) -> Result<()> {
     Game::named(&stage.evil, "last").until_rest("Complete").await.map(drop)
 }
 
-async fn fat_pods_harm_nobody(suite: Arc<Suite>) -> Result<()> {
+async fn fat_pods_harm_no_other_tenant(suite: Arc<Suite>) -> Result<()> {
     let stage = Stage::set(&suite).await?;
     let fat = Game::apply(&stage.evil, "fat", &json!({ "replicas": 0 }))?;
     fat.until_rest("Complete").await?;
@@ -327,15 +330,15 @@ async fn fat_pods_harm_nobody(suite: Arc<Suite>) -> Result<()> {
             "spec": { "schedulingGates": [{ "name": "example.com/never" }], "containers": [{ "name": "game", "image": "game:1" }] },
         })
     };
-    // Nothing is deleted of what is too much: not all of it is known.
+    // No surplus pod is deleted, because not all pods are known.
     fat.patch(json!({ "spec": { "updateStrategy": { "paused": true }, "replicas": 5000 } })).await?;
     create(&stage.evil.api::<Pod>(), (0..5000).map(pod)).await?;
-    let why = told(&stage.evil, "GameDeployment", "fat", "TooLarge").await?;
+    let why = message_of(&stage.evil, "GameDeployment", "fat", "TooLarge").await?;
     ensure!(why.contains("nothing is done: pod ") && why.contains("namespace evil"), "{why}");
     stage.is_unharmed().await
 }
 
-async fn large_hookruns_harm_nobody(suite: Arc<Suite>) -> Result<()> {
+async fn large_hookruns_harm_no_other_tenant(suite: Arc<Suite>) -> Result<()> {
     let stage = Stage::set(&suite).await?;
     let large = |size: usize| {
         let metric = |number: usize| {
@@ -348,14 +351,14 @@ async fn large_hookruns_harm_nobody(suite: Arc<Suite>) -> Result<()> {
     stage.attack("HookRun", (0..400).map(|number| run(format!("large-{number:03}"), 16_000))).await?;
     let last = run("last".to_owned(), 16_000);
     stage.attack("HookRun", std::iter::once(last)).await?;
-    let why = told(&stage.evil, "HookRun", "last", "TooLarge").await?;
+    let why = message_of(&stage.evil, "HookRun", "last", "TooLarge").await?;
     ensure!(why.contains("the objects of namespace evil need more than"), "{why}");
     stage.is_unharmed().await
 }
 
-async fn expressions_and_answers_harm_nobody(suite: Arc<Suite>) -> Result<()> {
+async fn expressions_and_answers_harm_no_other_tenant(suite: Arc<Suite>) -> Result<()> {
     let stage = Stage::set(&suite).await?;
-    // 1 MiB of small values, and 1 MiB of few.
+    // Large answers: many small values, nested lists, and one long text.
     let junk = HookServer::json(&json!((0..150_000).map(|_| json!({})).collect::<Vec<_>>())).await?;
     let nested = json!((0..200).map(|_| json!({ "a": (0..200).map(|_| json!({ "b": 1 })).collect::<Vec<_>>() })).collect::<Vec<_>>());
     let nested = HookServer::json(&nested).await?;
@@ -377,7 +380,7 @@ async fn expressions_and_answers_harm_nobody(suite: Arc<Suite>) -> Result<()> {
         json!({ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate", "metadata": { "name": format!("t-{number}") }, "spec": { "metrics": [metric("a"), metric("b"), metric("c")] } })
     };
     stage.attack("HookTemplate", (0..100).map(template)).await?;
-    let why = told(&stage.evil, "HookTemplate", "t-99", "InvalidSpec").await?;
+    let why = message_of(&stage.evil, "HookTemplate", "t-99", "InvalidSpec").await?;
     ensure!(why.contains("the pattern is too large"), "{why}");
     stage.is_unharmed().await?;
     let runs = stage.evil.custom("HookRun");
@@ -392,10 +395,10 @@ async fn expressions_and_answers_harm_nobody(suite: Arc<Suite>) -> Result<()> {
     Ok(())
 }
 
-async fn a_thousand_hanging_hooks_harm_nobody(suite: Arc<Suite>) -> Result<()> {
+async fn a_thousand_hanging_hooks_harm_no_other_tenant(suite: Arc<Suite>) -> Result<()> {
     let stage = Stage::set(&suite).await?;
     let other = Scene::open(Arc::clone(&stage.cluster), "evil-too").await?;
-    // Many places, so that the limit of one host holds back none.
+    // Many servers, so that the limit per host holds back none of the hooks.
     let servers: Vec<HookServer> = futures::future::try_join_all((0..60).map(|_| HookServer::start(Manner::Hangs))).await?;
     for scene in [&stage.evil, &other] {
         let run = |number: usize| {
@@ -405,27 +408,28 @@ async fn a_thousand_hanging_hooks_harm_nobody(suite: Arc<Suite>) -> Result<()> {
         create(&scene.custom("HookRun"), (0..1000).map(run)).await?;
     }
     let asked = || servers.iter().map(HookServer::requests).sum::<usize>() >= 256;
-    eventually("the strangers' hooks are not asked", asked).await?;
+    eventually("the hanging hooks are not asked", asked).await?;
     stage.is_unharmed().await?;
-    // They hang still, in half of the 512 places: of the other half a namespace gets no more than makes its share complete, a sixteenth of all.
+    // They still hang, in half of the 512 places: of the other half a namespace gets only what completes its share, which is
+    // a sixteenth of all.
     let hanging = metric(&stage.victim, "gameplane_hook_measurements_in_flight").await?;
     ensure!((128.0..=256.0 + 32.0).contains(&hanging), "{hanging} hooks are under way");
     Ok(())
 }
 
-async fn a_flood_of_events_harms_nobody(suite: Arc<Suite>) -> Result<()> {
+async fn a_flood_of_events_harms_no_other_tenant(suite: Arc<Suite>) -> Result<()> {
     let stage = Stage::set(&suite).await?;
     stage.evil.apply(
         &json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "none" }, "spec": { "hard": { "pods": "0" } } }),
     )?;
     let flood = |number: usize| manifest(&format!("flood-{number}"), &json!({ "replicas": 10 }));
     stage.attack("GameDeployment", (0..300).map(flood)).await?;
-    told(&stage.evil, "GameDeployment", "flood-299", "FailedCreate").await?;
+    message_of(&stage.evil, "GameDeployment", "flood-299", "FailedCreate").await?;
     stage.is_unharmed().await?;
     let events: Api<Event> = stage.victim.api();
-    let told = events.list(&ListParams::default()).await?;
-    let updated = told.iter().filter(|event| event.reason.as_deref() == Some("SuccessfulUpdatePodInPlace")).count();
-    let names: Vec<String> = told.iter().map(|event| format!("{} {:?}", event.name_any(), event.reason)).collect();
-    ensure!(updated >= 10, "only {updated} updates were told: {names:?}");
+    let all = events.list(&ListParams::default()).await?;
+    let updated = all.iter().filter(|event| event.reason.as_deref() == Some("SuccessfulUpdatePodInPlace")).count();
+    let names: Vec<String> = all.iter().map(|event| format!("{} {:?}", event.name_any(), event.reason)).collect();
+    ensure!(updated >= 10, "only {updated} updates have an event: {names:?}");
     run(stage.cluster.kubectl().args(["delete", "namespace", stage.evil.namespace(), "--wait=false"]), "").map(drop)
 }

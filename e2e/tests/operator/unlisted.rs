@@ -1,4 +1,5 @@
-//! A CustomResourceDefinition or a right that is missing: what does not need it goes on, the rest says so, and continues when it is there.
+//! A CustomResourceDefinition or a permission that is missing: workloads that do not need it are served, the others report
+//! it, and are served when it is there.
 
 use std::sync::Arc;
 
@@ -10,14 +11,14 @@ use localkube::Cluster;
 use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
-    suite.alone(what_needs_no_missing_kind_goes_on);
+    suite.alone(workloads_that_need_no_missing_kind_are_served);
 }
 
 fn kubectl(cluster: &Cluster, words: &[&str], input: &str) -> Result<String> {
     run(cluster.kubectl().args(words), input)
 }
 
-/// Takes a right away from the operator.
+/// Removes a resource from the operator's ClusterRole.
 fn forbid(cluster: &Cluster, resource: &str) -> Result<()> {
     let mut role: Value = serde_json::from_str(&kubectl(cluster, &["get", "clusterrole", "gameplane", "-o", "json"], "")?)?;
     let rules = role["rules"].as_array_mut().context("no rules")?;
@@ -27,16 +28,16 @@ fn forbid(cluster: &Cluster, resource: &str) -> Result<()> {
 
 async fn until_failing(scene: &Scene, kind: &str, failing: bool) -> Result<()> {
     let line = format!("gameplane_watch_failing{{kind=\"{kind}\"}} {}", u8::from(failing));
-    let is_told = || async { Ok(operator::ask(scene.cluster(), "/metrics").await?.lines().any(|one| one == line)) };
-    eventually_says(&format!("no {line}"), is_told).await
+    let is_reported = || async { Ok(operator::ask(scene.cluster(), "/metrics").await?.lines().any(|one| one == line)) };
+    eventually_says(&format!("no {line}"), is_reported).await
 }
 
-async fn what_needs_no_missing_kind_goes_on(suite: Arc<Suite>) -> Result<()> {
+async fn workloads_that_need_no_missing_kind_are_served(suite: Arc<Suite>) -> Result<()> {
     let cluster = suite.own_cluster().await?;
     let options = single();
     let operators = cluster.start_operators(&options).await?;
     let scene = Arc::new(Scene::open(Arc::clone(&cluster), "unlisted").await?);
-    let (_door, sessions) = serve_sessions(&scene, true).await?;
+    let (_server, sessions) = serve_sessions(&scene, true).await?;
     sessions.end_all();
     let plain = Game::apply(&scene, "plain", &json!({ "replicas": 3 }))?;
     let hooked = Game::apply(&scene, "hooked", &json!({ "replicas": 3, "preDeleteUpdateStrategy": sessions_hook() }))?;
@@ -59,14 +60,17 @@ async fn what_needs_no_missing_kind_goes_on(suite: Arc<Suite>) -> Result<()> {
     for game in [&hooked, &protected] {
         game.patch(json!({ "spec": { "replicas": 2 } })).await?;
     }
-    let told = hooked.until_condition("Degraded", "True", "NotListed").await?;
-    ensure!(told.contains("nothing is done: HookRuns cannot be listed") && told.contains("CustomResourceDefinition is missing"), "{told}");
-    ensure!(!told.contains("PodDisruptionBudgets"), "it needs none: {told}");
-    let told = protected.until_condition("Degraded", "True", "NotListed").await?;
-    ensure!(told.contains("HookRuns cannot be listed") && told.contains("PodDisruptionBudgets cannot be listed"), "{told}");
-    ensure!(told.contains("the ServiceAccount lacks rights"), "{told}");
+    let message = hooked.until_condition("Degraded", "True", "NotListed").await?;
+    ensure!(
+        message.contains("nothing is done: HookRuns cannot be listed") && message.contains("CustomResourceDefinition is missing"),
+        "{message}"
+    );
+    ensure!(!message.contains("PodDisruptionBudgets"), "it needs no PodDisruptionBudgets: {message}");
+    let message = protected.until_condition("Degraded", "True", "NotListed").await?;
+    ensure!(message.contains("HookRuns cannot be listed") && message.contains("PodDisruptionBudgets cannot be listed"), "{message}");
+    ensure!(message.contains("the ServiceAccount lacks rights"), "{message}");
     for game in [&hooked, &protected] {
-        ensure!(game.pods().await?.len() == 3, "something was done");
+        ensure!(game.pods().await?.len() == 3, "a pod was deleted although not everything is listed");
     }
     let ready = operator::ask(&cluster, "/readyz").await?;
     ensure!(ready.contains("200 OK") && ready.contains("\nHookRun: ") && ready.contains("\nPodDisruptionBudget: "), "{ready}");
@@ -77,7 +81,7 @@ async fn what_needs_no_missing_kind_goes_on(suite: Arc<Suite>) -> Result<()> {
     hooked.until_rest("Complete").await?;
     until_failing(&scene, "HookRun", false).await?;
     until_failing(&scene, "PodDisruptionBudget", true).await?;
-    ensure!(protected.pods().await?.len() == 3, "its PodDisruptionBudget is not known");
+    ensure!(protected.pods().await?.len() == 3, "a pod was deleted although PodDisruptionBudgets are not listed");
     operator::deploy(&cluster, "03-rbac.yaml")?;
     protected.until("two pods", |status| status["replicas"] == 2).await?;
     protected.until_rest("Complete").await?;

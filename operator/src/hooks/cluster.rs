@@ -15,9 +15,9 @@ use super::egress::Egress;
 use crate::client::Server;
 
 /// How often it is looked up again, because API servers are added and removed.
-const AGAIN: Duration = Duration::from_secs(60);
+const LOOKUP_INTERVAL: Duration = Duration::from_secs(60);
 /// The same while something is not known.
-const SOON: Duration = Duration::from_secs(3);
+const RETRY_DELAY: Duration = Duration::from_secs(3);
 /// Timeout of one lookup.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The API server writes its own addresses here.
@@ -90,7 +90,7 @@ impl ClusterLookup {
         // The receiver may be gone.
         let _ = looked.send(());
         loop {
-            tokio::time::sleep(if self.trouble.is_empty() { AGAIN } else { SOON }).await;
+            tokio::time::sleep(if self.trouble.is_empty() { LOOKUP_INTERVAL } else { RETRY_DELAY }).await;
             self.look().await;
         }
     }

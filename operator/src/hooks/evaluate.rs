@@ -56,7 +56,7 @@ impl Evaluation {
 fn meaning(metric: &Metric, answer: Result<Answer, NoAnswer>) -> Outcome {
     match answer {
         Ok(Answer::Value(value)) => judge::judge(metric, &value),
-        Ok(Answer::Agreed) => Outcome { phase: Phase::Successful, value: None, message: None },
+        Ok(Answer::Success) => Outcome { phase: Phase::Successful, value: None, message: None },
         Ok(Answer::Refused { value, message }) => Outcome { phase: Phase::Failed, value, message: Some(message) },
         Ok(Answer::Nothing(text)) => {
             Outcome { phase: Phase::Inconclusive, message: Some(format!("the value is {text}")), value: Some(text) }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::account::Account;
-use super::http::{LARGEST, NoAnswer};
+use super::http::{MAX_ANSWER_BYTES, NoAnswer};
 use super::names::{checked, is_label};
 use super::web::timeout;
 use super::{Answer, Asker, Measurement, subject};
@@ -69,7 +69,7 @@ fn refused(account: &Account, pod: &str, error: &kube::Error) -> NoAnswer {
 async fn text(stream: Option<impl AsyncRead + Unpin>) -> Result<String, NoAnswer> {
     let mut bytes = Vec::new();
     if let Some(stream) = stream {
-        let most = u64::try_from(LARGEST).unwrap_or(u64::MAX);
+        let most = u64::try_from(MAX_ANSWER_BYTES).unwrap_or(u64::MAX);
         stream.take(most).read_to_end(&mut bytes).await.map_err(|error| NoAnswer::because(format!("the output broke off: {error}")))?;
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())

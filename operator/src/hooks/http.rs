@@ -20,7 +20,7 @@ use super::target::Target;
 use super::{Asker, Measurement};
 
 /// The largest answer, in bytes.
-pub(crate) const LARGEST: usize = 1024 * 1024;
+pub(crate) const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 /// The most redirects that are followed.
 const REDIRECTS: usize = 5;
 /// Timeout of connecting to one address, after which the next is tried.
@@ -195,8 +195,8 @@ async fn body(asker: &Asker, measurement: &Measurement, response: http::Response
         let frame = frame.map_err(|_| NoAnswer::because("the answer broke off"))?;
         if let Some(data) = frame.data_ref() {
             let length = bytes.len().saturating_add(data.len());
-            if length > LARGEST {
-                return Err(NoAnswer::because(format!("the answer has more than {LARGEST} bytes")));
+            if length > MAX_ANSWER_BYTES {
+                return Err(NoAnswer::because(format!("the answer has more than {MAX_ANSWER_BYTES} bytes")));
             }
             if length > SMALL && measurement.large.get().is_none() {
                 // Held until the answer is evaluated.

@@ -45,7 +45,7 @@ pub(crate) async fn measure(asker: &Asker, measurement: &Measurement, spec: &Kub
             }
             let patched = account.server().patch(&path, Patch::Merge, &patch).await;
             patched.map_err(|error| if error.is_other_uid() { another(measurement) } else { account.refused(&error) })?;
-            Ok(Box::new(|| Ok(Answer::Agreed)))
+            Ok(Box::new(|| Ok(Answer::Success)))
         }
         Function::Get => {
             let object: Box<RawValue> = account.server().get(&path).await.map_err(|error| account.refused(&error))?;
@@ -55,7 +55,7 @@ pub(crate) async fn measure(asker: &Asker, measurement: &Measurement, spec: &Kub
                 if uid.is_some_and(|uid| object.pointer("/metadata/uid").and_then(Value::as_str) != Some(&uid)) {
                     return Err(another);
                 }
-                look(&object, &fields, json_path.as_deref())
+                answer_of(&object, &fields, json_path.as_deref())
             }))
         }
     }
@@ -65,7 +65,7 @@ fn another(measurement: &Measurement) -> NoAnswer {
     subject::is_another(measurement.arguments.get("PodName").map_or("", String::as_str))
 }
 
-fn look(object: &Value, fields: &[(String, String)], json_path: Option<&str>) -> Result<Answer, NoAnswer> {
+fn answer_of(object: &Value, fields: &[(String, String)], json_path: Option<&str>) -> Result<Answer, NoAnswer> {
     for (key, wanted) in fields {
         let found = object.pointer("/metadata/annotations").and_then(|all| all.get(key)).and_then(Value::as_str);
         if found != Some(wanted) {
@@ -73,7 +73,7 @@ fn look(object: &Value, fields: &[(String, String)], json_path: Option<&str>) ->
             return Ok(Answer::Refused { value: None, message: format!("annotation {key} is {found}, not {wanted:?}") });
         }
     }
-    let Some(path) = json_path.filter(|path| !path.is_empty()) else { return Ok(Answer::Agreed) };
+    let Some(path) = json_path.filter(|path| !path.is_empty()) else { return Ok(Answer::Success) };
     let problem = |problem| NoAnswer::because(format!("jsonPath: {problem}"));
     JsonPath::parse(path).and_then(|path| path.find(object)).map(Answer::Value).map_err(problem)
 }
@@ -122,11 +122,11 @@ mod tests {
     fn fields_are_compared_and_values_found() {
         let object = json!({ "metadata": { "annotations": { "game.io/state": "idle" } }, "status": { "players": 3, "hosts": ["a", "b"] } });
         let field = |value: &str| vec![("game.io/state".to_owned(), value.to_owned())];
-        assert!(matches!(look(&object, &field("idle"), None), Ok(Answer::Agreed)));
-        let Ok(Answer::Refused { message, .. }) = look(&object, &field("busy"), None) else { panic!("it agreed") };
+        assert!(matches!(answer_of(&object, &field("idle"), None), Ok(Answer::Success)));
+        let Ok(Answer::Refused { message, .. }) = answer_of(&object, &field("busy"), None) else { panic!("it succeeded") };
         assert_eq!(message, "annotation game.io/state is \"idle\", not \"busy\"");
-        assert!(matches!(look(&object, &[], Some("{.status.players}")), Ok(Answer::Value(value)) if value == json!(3)));
-        assert!(matches!(look(&object, &[], Some("{.status.hosts[*]}")), Ok(Answer::Value(value)) if value == json!(["a", "b"])));
-        assert!(look(&object, &[], Some("{.status.nothing}")).is_err());
+        assert!(matches!(answer_of(&object, &[], Some("{.status.players}")), Ok(Answer::Value(value)) if value == json!(3)));
+        assert!(matches!(answer_of(&object, &[], Some("{.status.hosts[*]}")), Ok(Answer::Value(value)) if value == json!(["a", "b"])));
+        assert!(answer_of(&object, &[], Some("{.status.nothing}")).is_err());
     }
 }

@@ -328,7 +328,7 @@ enum Answer {
     /// A value for the conditions.
     Value(Value),
     /// A success without a value.
-    Agreed,
+    Success,
     /// A failure.
     Refused { value: Option<String>, message: String },
     /// Not a number: inconclusive.

@@ -16,7 +16,7 @@ use super::http::NoAnswer;
 use super::locked;
 
 /// The largest caBundle, in bytes.
-const LARGEST: usize = 64 * 1024;
+const MAX_BUNDLE_BYTES: usize = 64 * 1024;
 /// The most caBundles that are cached.
 const BUNDLES: usize = 32;
 
@@ -41,8 +41,8 @@ impl Tls {
             let public = || config(webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect());
             return Ok(Arc::clone(self.public.get_or_init(public)));
         };
-        if bundle.len() > LARGEST {
-            return Err(NoAnswer::because(format!("caBundle has more than {LARGEST} bytes")));
+        if bundle.len() > MAX_BUNDLE_BYTES {
+            return Err(NoAnswer::because(format!("caBundle has more than {MAX_BUNDLE_BYTES} bytes")));
         }
         if let Some(known) = locked(&self.bundles).get(bundle) {
             return Ok(Arc::clone(known));
@@ -117,7 +117,7 @@ mod tests {
             tls.config(Some(&format!("# {number}"))).unwrap();
         }
         assert_eq!(locked(&tls.bundles).len(), BUNDLES);
-        assert!(tls.config(Some(&"#".repeat(LARGEST + 1))).unwrap_err().message.contains("more than 65536 bytes"));
+        assert!(tls.config(Some(&"#".repeat(MAX_BUNDLE_BYTES + 1))).unwrap_err().message.contains("more than 65536 bytes"));
         let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         assert!(tls.config(Some(broken)).unwrap_err().message.contains("caBundle cannot be read"));
     }

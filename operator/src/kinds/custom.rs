@@ -57,18 +57,18 @@ const OWN_CONDITIONS: [&str; 7] = [
     condition::ACCEPTED,
 ];
 /// The longest message and reason of a condition that is kept.
-const LONGEST_MESSAGE: usize = 1024;
+const MAX_MESSAGE_BYTES: usize = 1024;
 /// The bytes that every object needs, however small it is.
 const PER_OBJECT: usize = 1024;
 /// The longest annotation that is read.
-const LONGEST_ANNOTATION: usize = 1024;
+const MAX_ANNOTATION_BYTES: usize = 1024;
 /// An object with a longer status is not served, because its last status is not known.
-const LONGEST_STATUS: usize = 1024 * 1024;
+const MAX_STATUS_BYTES: usize = 1024 * 1024;
 /// An object with more finalizers is not served.
-const MOST_NAMED: usize = 64;
+const MAX_FINALIZERS: usize = 64;
 
 pub(super) fn some_of(mut conditions: Vec<Condition>) -> Vec<Condition> {
-    let is_short = |one: &Condition| one.message.len() <= LONGEST_MESSAGE && one.reason.len() <= LONGEST_MESSAGE;
+    let is_short = |one: &Condition| one.message.len() <= MAX_MESSAGE_BYTES && one.reason.len() <= MAX_MESSAGE_BYTES;
     conditions.retain(|one| OWN_CONDITIONS.contains(&one.type_.as_str()) && is_short(one));
     conditions
 }
@@ -135,7 +135,7 @@ const ANNOTATIONS: [&str; 3] = [INDEX_ON_ANNOTATION, INDEX_RANGE_ANNOTATION, PAU
 
 fn only(texts: Option<BTreeMap<String, String>>, read: &[&str]) -> Option<BTreeMap<String, String>> {
     let mut texts = texts?;
-    texts.retain(|key, value| read.contains(&key.as_str()) && value.len() <= LONGEST_ANNOTATION);
+    texts.retain(|key, value| read.contains(&key.as_str()) && value.len() <= MAX_ANNOTATION_BYTES);
     Some(texts)
 }
 
@@ -207,9 +207,9 @@ impl<K: OurKind> Cached for Custom<K> {
         let Wire { metadata, spec, status } = serde_json::from_str(json)?;
         let status = status.map_or("null", RawValue::get);
         let finalizers = metadata.finalizers.as_ref().map_or(0, Vec::len);
-        if status.len() > LONGEST_STATUS || finalizers > MOST_NAMED {
+        if status.len() > MAX_STATUS_BYTES || finalizers > MAX_FINALIZERS {
             return Err(serde_json::Error::custom(format!(
-                "its status has {} bytes and it has {finalizers} finalizers; at most {LONGEST_STATUS} and {MOST_NAMED} are read",
+                "its status has {} bytes and it has {finalizers} finalizers; at most {MAX_STATUS_BYTES} and {MAX_FINALIZERS} are read",
                 status.len()
             )));
         }

@@ -214,7 +214,7 @@ fn size(facts: &PodFacts) -> usize {
 
 /// Truncates a reason. Those of Kubernetes itself are shorter.
 fn word(mut trouble: String) -> String {
-    if let Some((end, _)) = trouble.char_indices().nth(LONGEST_WORD) {
+    if let Some((end, _)) = trouble.char_indices().nth(MAX_REASON_CHARS) {
         trouble.truncate(end);
         trouble.shrink_to_fit();
     }
@@ -222,7 +222,7 @@ fn word(mut trouble: String) -> String {
 }
 
 /// The longest reason that is kept, in characters.
-const LONGEST_WORD: usize = 128;
+const MAX_REASON_CHARS: usize = 128;
 
 /// A pod's spec, not decoded.
 #[derive(Deserialize)]
@@ -232,7 +232,7 @@ struct Whole<'a> {
 }
 
 /// Longer specs are not kept.
-const LONGEST_SPEC: usize = 32 * 1024;
+const MAX_SPEC_BYTES: usize = 32 * 1024;
 /// Conditions of a pod whose resize is pending or in progress.
 const RESIZING: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
 /// The last applied object, which kubectl stores: long, and not needed here.
@@ -306,7 +306,7 @@ impl Cached for Pod {
             && let Some(facts) = Arc::get_mut(&mut pod.facts)
         {
             let whole: Whole = serde_json::from_str(json)?;
-            facts.spec = whole.spec.map(RawValue::get).filter(|spec| spec.len() <= LONGEST_SPEC).map(Arc::from);
+            facts.spec = whole.spec.map(RawValue::get).filter(|spec| spec.len() <= MAX_SPEC_BYTES).map(Arc::from);
             pod.size += facts.spec.as_ref().map_or(0, |spec| spec.len());
         }
         Ok(pod)
@@ -413,7 +413,7 @@ mod tests {
         };
         assert_eq!(of("{}", "a").as_deref(), Some(r#"{"containers":[],"env":"a"}"#));
         assert_eq!(of(r#"{"controller-revision-hash":"game-1"}"#, "a"), None);
-        assert_eq!(of("{}", &"a".repeat(LONGEST_SPEC)), None, "long specs do not fill the memory");
+        assert_eq!(of("{}", &"a".repeat(MAX_SPEC_BYTES)), None, "long specs do not fill the memory");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What decisions know of one object of Kubernetes' own kinds, and how that is read from its JSON.
+//! What decisions know of one object of a built-in kind of Kubernetes.
 
 pub mod node;
 pub mod pdb;

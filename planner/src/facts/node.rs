@@ -1,27 +1,30 @@
-//! Everything we ever ask of a node.
+//! What decisions know of a node.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// How long a node may be silent before it counts as lost: as long as Kubernetes leaves pods there by itself.
+/// How long a node may be silent before it counts as lost: as long as Kubernetes itself waits before it evicts the
+/// pods.
 pub const DEFAULT_SILENCE: SignedDuration = SignedDuration::from_mins(5);
 
-/// While more of all nodes are silent than so many in a hundred, none counts as lost because of its silence: then it is more likely that nobody hears them.
+/// If more than this percentage of all nodes is silent, no node counts as lost because of its silence: then it is more
+/// likely that the control plane is cut off from them.
 pub const MOST_SILENT_PERCENT: usize = 55;
 
 /// Nodes as decisions see them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Nodes {
-    /// By name. Those that are not among them are well and cost nothing.
+    /// By name. A node that is not among them answers, takes new pods and has no deletion cost.
     pub known: BTreeMap<String, NodeFacts>,
     /// How long a node may be silent before it counts as lost.
     pub silence: SignedDuration,
     /// Whether so many nodes are silent that none counts as lost.
     pub braked: bool,
-    /// Silence counts only from then on: when the operator started to listen, or when so many were silent for the last time. After a partition nodes return one by one.
+    /// Silence counts only from this time on: the start of the operator, or the last time that too many nodes were
+    /// silent. After a partition nodes return one by one.
     pub heard_since: Timestamp,
 }
 
@@ -39,14 +42,15 @@ pub struct NodeFacts {
     pub silent: Option<Timestamp>,
     /// Whether it was deleted, or has the taint `node.kubernetes.io/out-of-service`.
     pub gone: bool,
-    /// Whether it takes no new pods: somebody wants to empty it.
+    /// Whether it is cordoned, and takes no new pods.
     pub cordoned: bool,
     /// `io.tencent.bcs.dev/node-deletion-cost`.
     pub deletion_cost: i32,
 }
 
 impl Nodes {
-    /// When a node counts as lost, if it does not answer again; never as long as too many are silent.
+    /// When a node that is silent or gone counts as lost, unless it answers before. None if it answers, or as long as
+    /// too many nodes are silent.
     #[must_use]
     pub fn lost_at(&self, name: &str) -> Option<Timestamp> {
         let node = self.known.get(name)?;
@@ -63,7 +67,7 @@ impl Nodes {
         self.lost_at(name).is_some_and(|at| at <= now)
     }
 
-    /// Since when a node is silent that does not count as lost: its pods may serve, and nobody can tell.
+    /// Since when a node is silent that does not count as lost yet: whether its pods serve is not known.
     #[must_use]
     pub fn silent_since(&self, name: &str, now: Timestamp) -> Option<Timestamp> {
         self.known.get(name)?.silent.filter(|_| !self.is_lost(name, now))
@@ -75,13 +79,13 @@ impl Nodes {
         self.known.get(name).is_none_or(|node| node.silent.is_none() && !node.gone)
     }
 
-    /// Whether a node takes no new pods.
+    /// Whether a node is cordoned.
     #[must_use]
     pub fn is_cordoned(&self, name: &str) -> bool {
         self.known.get(name).is_some_and(|node| node.cordoned)
     }
 
-    /// What it costs to delete a pod there.
+    /// The deletion cost of the pods on a node.
     #[must_use]
     pub fn deletion_cost(&self, name: &str) -> i32 {
         self.known.get(name).map_or(0, |node| node.deletion_cost)
@@ -104,6 +108,6 @@ mod tests {
         assert_eq!(nodes.lost_at("one"), Some(at(1300)), "others have only just returned");
         nodes.braked = true;
         assert_eq!((nodes.lost_at("one"), nodes.silent_since("one", at(5000))), (None, Some(at(0))));
-        assert!(nodes.is_lost("gone", at(0)), "somebody has said so");
+        assert!(nodes.is_lost("gone", at(0)), "it is known to be gone");
     }
 }

@@ -1,4 +1,4 @@
-//! Everything we ever ask of a PodDisruptionBudget.
+//! What decisions know of a PodDisruptionBudget.
 
 use std::collections::BTreeMap;
 

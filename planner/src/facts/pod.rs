@@ -1,4 +1,4 @@
-//! Everything we ever ask of a pod.
+//! What decisions know of a pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct PodFacts {
     pub phase: Phase,
     /// Since when it is ready.
     pub ready_since: Option<Timestamp>,
-    /// Where it runs.
+    /// The name of its node, once it is scheduled.
     pub node: Option<String>,
     /// Its address; empty as long as it has none.
     #[serde(default)]
@@ -40,40 +40,40 @@ pub struct PodFacts {
     /// The address of its node.
     #[serde(default)]
     pub host_ip: String,
-    /// The most restarts that any of its containers had.
+    /// The highest restart count of its containers.
     pub restarts: i32,
     /// `controller.kubernetes.io/pod-deletion-cost`.
     pub deletion_cost: i32,
-    /// Why it is not ready, in Kubernetes' own word (ImagePullBackOff, Unschedulable, …).
+    /// The reason that Kubernetes reports for it not being ready (ImagePullBackOff, Unschedulable, …).
     pub trouble: Option<String>,
-    /// Its annotations, apart from those that say what is updated.
+    /// Its annotations, except those of an in-place update.
     pub annotations: BTreeMap<String, String>,
-    /// Its readiness gate of ours.
+    /// The operator's readiness gate.
     pub gate: Gate,
     /// Its containers, in the order of its spec.
     pub containers: Vec<Container>,
-    /// An update in place, as its annotations tell.
+    /// The in-place update that its annotations record.
     pub update: Option<Box<Update>>,
-    /// Whether its node is changing requests or limits, or cannot yet.
+    /// Whether a resize of its requests or limits is pending or in progress.
     pub is_resizing: bool,
-    /// Its spec as JSON, if it does not say which revision it was made from.
+    /// Its spec as JSON, if it has no label that names its revision.
     #[serde(default)]
     pub spec: Option<Arc<str>>,
-    /// Whether its node has seen the newest spec; true where nodes do not say.
+    /// Whether its node has seen the newest spec; true where nodes do not report that.
     pub is_seen_by_node: bool,
 }
 
-/// A readiness gate of ours.
+/// The operator's readiness gate of a pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Gate {
     /// The pod has none.
     #[default]
     Absent,
-    /// Nobody has said anything yet.
+    /// The pod has it, and its condition is not set yet.
     Unset,
-    /// The pod may not serve, since then.
+    /// The condition is False since this time: the pod is not in its endpoints.
     Down(Timestamp),
-    /// The pod may serve.
+    /// The condition is True: the pod is in its endpoints once its containers are ready.
     Up,
 }
 
@@ -87,9 +87,9 @@ pub struct Container {
     pub image: String,
     /// What its requests and limits should be.
     pub resources: Resources,
-    /// What its requests and limits are, as its node says.
+    /// Its requests and limits, as its node reports them.
     pub actual_resources: Option<Resources>,
-    /// The image that it runs, as its node says.
+    /// The image that it runs, as its node reports it.
     pub actual_image: String,
     /// The digest of that image.
     pub image_id: String,
@@ -116,9 +116,9 @@ pub enum Phase {
     Unknown,
     /// It runs.
     Running,
-    /// All containers ended well.
+    /// All containers ended without an error.
     Succeeded,
-    /// All containers ended, one of them badly, or the node threw it out.
+    /// All containers ended, at least one with an error, or the node evicted the pod.
     Failed,
 }
 
@@ -135,19 +135,20 @@ impl PodFacts {
         matches!(self.phase, Phase::Succeeded | Phase::Failed)
     }
 
-    /// Whether it serves or may still come to serve.
+    /// Whether it serves or may start to serve.
     #[must_use]
     pub fn is_active(&self) -> bool {
         !self.deleting && !self.has_ended()
     }
 
-    /// Whether it is ready. One that we have just taken out of its services is not, whatever its node still says.
+    /// Whether it is ready. A pod that the operator has just drained is not, even if its node still reports it as
+    /// ready.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Running && self.ready_since.is_some() && !matches!(self.gate, Gate::Down(_))
     }
 
-    /// Whether its containers crash again and again, and none runs.
+    /// Whether it is in a crash loop, and none of its containers runs now.
     #[must_use]
     pub fn is_crash_looping(&self) -> bool {
         self.trouble.as_deref() == Some("CrashLoopBackOff") && !self.containers.iter().any(|container| container.running)
@@ -159,20 +160,20 @@ impl PodFacts {
         self.update.as_deref().is_some_and(|update| update.is_under_way(self))
     }
 
-    /// Whether a part of a change is made, and it serves because the rest was refused.
+    /// Whether a part of a change is made, and the pod is in its endpoints because the rest was refused.
     #[must_use]
     pub fn is_half_changed(&self) -> bool {
         self.update.as_deref().is_some_and(|update| update.progress(self) == Progress::Exposed)
     }
 
-    /// Whether it has been ready for long enough.
+    /// Whether it is available: ready for at least `min_ready`.
     #[must_use]
     pub fn is_available(&self, min_ready: SignedDuration, now: Timestamp) -> bool {
         let is_out = self.is_changing() && !self.is_half_changed();
         self.is_ready() && !is_out && (min_ready.is_zero() || self.available_at(min_ready).is_some_and(|at| at <= now))
     }
 
-    /// When a ready pod has been ready for long enough.
+    /// When a ready pod becomes available.
     #[must_use]
     pub fn available_at(&self, min_ready: SignedDuration) -> Option<Timestamp> {
         self.ready_since.map(|since| since.checked_add(min_ready).unwrap_or(Timestamp::MAX))

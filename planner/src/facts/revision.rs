@@ -1,4 +1,4 @@
-//! Everything we ever ask of a ControllerRevision.
+//! What decisions know of a ControllerRevision.
 
 use api::template::PodTemplate;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub struct RevisionFacts {
     pub number: i64,
     /// The template it records.
     pub template: PodTemplate,
-    /// Whether it is being deleted: then only its name counts.
+    /// Whether it is being deleted: then only its name is used.
     #[serde(default)]
     pub deleting: bool,
 }

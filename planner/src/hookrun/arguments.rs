@@ -1,13 +1,14 @@
-//! `{{ args.name }}` in urls, headers, bodies and queries.
+//! `{{ args.name }}` in urls, headers, bodies, queries and commands.
 //!
-//! Values are made fit for the place they go to: percent-encoded in urls, escaped in PromQL strings, as they are elsewhere. `{{ args.name | raw }}` leaves them as they
-//! are. A value is never looked into for further arguments.
+//! Values are encoded for where they are inserted: percent-encoded in urls, escaped in PromQL strings, unchanged
+//! elsewhere. `{{ args.name | raw }}` leaves them unchanged everywhere. A value is never searched for further
+//! arguments.
 
 use std::collections::BTreeMap;
 
 use super::Problem;
 
-/// Where a text goes.
+/// Where a text is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// A url: everything but letters, digits and `-._~` is percent-encoded.
@@ -18,10 +19,10 @@ pub enum Place {
     Plain,
 }
 
-/// The longest text that can be made.
+/// The longest text after its arguments are filled in.
 const MAX_FILLED_BYTES: usize = 64 * 1024;
 
-/// Fills a text in. The problem names what is missing.
+/// Fills in the arguments of a text. The error names what is missing.
 pub fn fill(text: &str, arguments: &BTreeMap<String, String>, place: Place) -> Result<String, Problem> {
     let mut filled = String::with_capacity(text.len());
     for piece in pieces(text) {
@@ -30,7 +31,7 @@ pub fn fill(text: &str, arguments: &BTreeMap<String, String>, place: Place) -> R
             Piece::Argument { name, raw } => {
                 let value = arguments.get(name).ok_or_else(|| Problem(format!("args.{name} has no value")))?;
                 match if raw { Place::Plain } else { place } {
-                    // Brackets around an address are the author's to write.
+                    // The author of the url writes the brackets around an IPv6 address.
                     Place::Url if value.parse::<std::net::Ipv6Addr>().is_ok() => filled.push_str(value),
                     Place::Url => percent_encode(value, &mut filled),
                     Place::Query => escape(value, &mut filled),
@@ -67,9 +68,9 @@ fn pieces(text: &str) -> impl Iterator<Item = Result<Piece<'_>, Problem>> {
         if rest.is_empty() {
             return None;
         }
-        let Some(begin) = rest.find("{{") else { return Some(Ok(Piece::Text(std::mem::take(&mut rest)))) };
-        if begin > 0 {
-            let (before, after) = rest.split_at(begin);
+        let Some(start) = rest.find("{{") else { return Some(Ok(Piece::Text(std::mem::take(&mut rest)))) };
+        if start > 0 {
+            let (before, after) = rest.split_at(start);
             rest = after;
             return Some(Ok(Piece::Text(before)));
         }
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     fn arguments() -> BTreeMap<String, String> {
-        [("ip", "10.0.0.7"), ("who", "a b/../c?d=1&{{ args.ip }}"), ("label", "x\"} or up{job=\"y"), ("PodContainer[0]", "game")]
+        [("ip", "10.0.0.7"), ("text", "a b/../c?d=1&{{ args.ip }}"), ("label", "x\"} or up{job=\"y"), ("PodContainer[0]", "game")]
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect()
@@ -129,8 +130,12 @@ mod tests {
     fn values_are_made_fit_for_their_place() {
         let fill = |text: &str, place| fill(text, &arguments(), place).map_err(|problem| problem.0);
         assert_eq!(fill("http://{{ args.ip }}:80/{{args.PodContainer[0]}}", Place::Url).unwrap(), "http://10.0.0.7:80/game");
-        assert_eq!(fill("http://h/{{args.who}}", Place::Url).unwrap(), "http://h/a%20b%2F..%2Fc%3Fd%3D1%26%7B%7B%20args.ip%20%7D%7D");
-        assert_eq!(fill("{{args.who | raw}}", Place::Url).unwrap(), "a b/../c?d=1&{{ args.ip }}", "not looked into again");
+        assert_eq!(fill("http://h/{{args.text}}", Place::Url).unwrap(), "http://h/a%20b%2F..%2Fc%3Fd%3D1%26%7B%7B%20args.ip%20%7D%7D");
+        assert_eq!(
+            fill("{{args.text | raw}}", Place::Url).unwrap(),
+            "a b/../c?d=1&{{ args.ip }}",
+            "arguments in a value are not filled in"
+        );
         assert_eq!(fill("up{l=\"{{args.label}}\"}", Place::Query).unwrap(), "up{l=\"x\\\"} or up{job=\\\"y\"}");
         assert_eq!(fill("{ \"a\": { } }", Place::Plain).unwrap(), "{ \"a\": { } }");
     }

@@ -1,13 +1,13 @@
-//! When a metric is decided, and when a run is.
+//! When a metric is final, and when a run is.
 
 use api::tkex::{HookRunSpec, HookRunStatus, Metric, MetricResult, Phase};
 
 use super::empty;
 
-/// Errors in a row that are put up with if nothing is said.
-const ERRORS: i32 = 4;
+/// The default of `consecutiveErrorLimit`.
+const DEFAULT_ERROR_LIMIT: i32 = 4;
 
-/// Decides every metric that can be decided. The run's verdict and the reason for it, if it has one.
+/// Gives a phase to every metric that is final now. Returns the run's phase and the reason for it, if the run is final.
 pub(super) fn assess(spec: &HookRunSpec, status: &mut HookRunStatus) -> Option<(Phase, Option<String>)> {
     for result in status.metric_results.iter_mut().filter(|result| !result.phase.is_final()) {
         let Some(metric) = spec.metrics.iter().find(|metric| metric.name == result.name) else { continue };
@@ -16,7 +16,7 @@ pub(super) fn assess(spec: &HookRunSpec, status: &mut HookRunStatus) -> Option<(
             result.message = message.map(|message| with_evidence(&message, result));
         }
     }
-    // The worst first.
+    // The first phase that any metric has is the run's.
     let bad = [Phase::Failed, Phase::Error, Phase::Inconclusive];
     let worst = bad.iter().find_map(|phase| status.metric_results.iter().find(|result| result.phase == *phase));
     if let Some(worst) = worst {
@@ -36,7 +36,7 @@ pub(super) fn assess(spec: &HookRunSpec, status: &mut HookRunStatus) -> Option<(
     None
 }
 
-/// Ends metrics that are not decided. One that was never measured is skipped.
+/// Ends metrics that are not final. A metric that was never measured is skipped.
 fn cut_off(spec: &HookRunSpec, status: &mut HookRunStatus, phase: Phase, why: &str) {
     for metric in &spec.metrics {
         match status.metric_results.iter_mut().find(|result| result.name == metric.name) {
@@ -54,7 +54,7 @@ fn cut_off(spec: &HookRunSpec, status: &mut HookRunStatus, phase: Phase, why: &s
     }
 }
 
-/// The first rule that applies, and what it says.
+/// The phase from the first rule that applies, with its message; none if no rule applies yet.
 fn verdict(metric: &Metric, result: &MetricResult) -> Option<(Phase, Option<String>)> {
     let limit = |limit: Option<i32>| limit.unwrap_or_default();
     let says = |count: i32, what: &str, limit: i32| Some(format!("{count} {what}, {limit} allowed"));
@@ -68,7 +68,7 @@ fn verdict(metric: &Metric, result: &MetricResult) -> Option<(Phase, Option<Stri
     if result.inconclusive > limit(metric.inconclusive_limit) {
         return Some((Phase::Inconclusive, says(result.inconclusive, "measurements were inconclusive", limit(metric.inconclusive_limit))));
     }
-    let errors = metric.consecutive_error_limit.unwrap_or(ERRORS);
+    let errors = metric.consecutive_error_limit.unwrap_or(DEFAULT_ERROR_LIMIT);
     if result.consecutive_error > errors {
         return Some((Phase::Error, says(result.consecutive_error, "measurements in a row ended in an error", errors)));
     }
@@ -76,7 +76,7 @@ fn verdict(metric: &Metric, result: &MetricResult) -> Option<(Phase, Option<Stri
         return Some((Phase::Successful, None));
     }
     let count = effective_count(metric).filter(|count| result.count >= *count)?;
-    // Enough was measured: it must also have been good enough.
+    // All measurements are made: enough of them must also have succeeded.
     let wanted = (successful_limit > 0).then_some(("successfulLimit", successful_limit));
     let in_a_row = metric.consecutive_successful_limit.map(|limit| ("consecutiveSuccessfulLimit", limit));
     let none = (result.successful == 0).then_some(("one success", 1));
@@ -89,7 +89,7 @@ fn verdict(metric: &Metric, result: &MetricResult) -> Option<(Phase, Option<Stri
     }
 }
 
-/// How many measurements are made; none if as many as it takes.
+/// How many measurements are made; none if they are repeated until another limit is reached.
 fn effective_count(metric: &Metric) -> Option<i32> {
     let repeats = metric.interval.as_ref().is_some_and(|interval| !interval.is_empty());
     match metric.count.unwrap_or_default() {
@@ -99,14 +99,14 @@ fn effective_count(metric: &Metric) -> Option<i32> {
     }
 }
 
-/// What the last measurement said goes along with the rule that was broken.
+/// The message with that of the last measurement, or with its value.
 fn with_evidence(message: &str, result: &MetricResult) -> String {
     let last = result.measurements.last();
     let said = last.and_then(|last| last.message.clone().or_else(|| last.value.as_ref().map(|value| format!("the value was {value}"))));
     said.map_or_else(|| message.to_owned(), |said| super::shortened(&format!("{message}; {said}")))
 }
 
-/// A phase as people read it.
+/// The name of a phase.
 #[must_use]
 pub fn word(phase: Phase) -> &'static str {
     match phase {

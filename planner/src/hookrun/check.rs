@@ -1,4 +1,4 @@
-//! Whether a hook can be followed at all: every expression, path, duration and argument, before anything is asked.
+//! Validates a hook before anything is measured: every expression, path, duration and argument.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::expression::Expression;
 use super::{arguments, duration};
 use crate::jsonpath::JsonPath;
 
-/// What is checked.
+/// What is validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
     /// A template: arguments may get their values later.
@@ -26,13 +26,13 @@ pub struct Finding {
     pub text: String,
 }
 
-/// Arguments that workloads give to every hook about a pod.
+/// Arguments that workloads pass to every hook about a pod.
 const GIVEN: [&str; 4] = ["PodName", "PodNamespace", "PodIP", "HostIP"];
-/// The same, one for each container.
+/// The same, once per container.
 const GIVEN_LISTS: [&str; 2] = ["PodContainer[", "ModifiedContainer["];
 
-/// The longest conditions of one hook, taken together.
-const LONGEST_CONDITIONS: usize = 16 * 1024;
+/// The longest conditions of one hook, in bytes, taken together.
+const MAX_CONDITIONS_BYTES: usize = 16 * 1024;
 
 /// Everything that is wrong.
 #[must_use]
@@ -51,8 +51,8 @@ pub fn problems(metrics: &[Metric], args: &[HookArgument], of: Of) -> Vec<Findin
     let known = |name: &str| names.contains(name) || given(name);
     let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
     let conditions: usize = metrics.iter().map(|metric| length(&metric.success_condition) + length(&metric.failure_condition)).sum();
-    if conditions > LONGEST_CONDITIONS {
-        found.add("spec.metrics", &format!("conditions have {conditions} bytes in all, at most {LONGEST_CONDITIONS} are allowed"));
+    if conditions > MAX_CONDITIONS_BYTES {
+        found.add("spec.metrics", &format!("conditions have {conditions} bytes in all, at most {MAX_CONDITIONS_BYTES} are allowed"));
         return found.all;
     }
     let mut metric_names = BTreeSet::new();
@@ -75,7 +75,7 @@ pub fn problems(metrics: &[Metric], args: &[HookArgument], of: Of) -> Vec<Findin
     found.all
 }
 
-/// Timeouts that count as less than they say.
+/// Timeouts that are longer than the maximum, and count as that.
 #[must_use]
 pub fn clamped(metrics: &[Metric]) -> Vec<String> {
     let mut all = Vec::new();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_at_a_pod_must_know_which() {
+    fn a_provider_that_needs_a_pod_needs_its_name() {
         let metric = || json!({ "provider": { "exec": { "command": ["ls"] } } });
         assert!(found(metric(), json!([]), Of::Template).is_empty(), "workloads give it");
         assert_eq!(

@@ -1,7 +1,8 @@
 //! Conditions: expr-language over `result`.
 //!
-//! In: a condition and a result. Out: true, false, or what is wrong. Everything a condition may contain is checked before it is parsed, because the parser recurses and
-//! parses brackets more than once: length, number of words, nesting, names, and the ends of ranges.
+//! In: a condition and a result. Out: true, false, or what is wrong. What a condition contains is validated before it
+//! is parsed, because the parser recurses and parses brackets more than once: length, number of tokens, nesting, names,
+//! and the ends of ranges.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,26 +16,26 @@ use super::pattern::{self, Patterns};
 
 pub use super::guard::MAX_CONDITION_BYTES;
 
-/// The largest result that is judged: bytes of text, and values in lists and objects.
-const LARGEST: usize = 16 * 1024;
+/// The largest result that conditions are evaluated for: bytes of text, and values in lists and objects.
+const MAX_RESULT_SIZE: usize = 16 * 1024;
 
-/// A condition that can be asked.
+/// A parsed condition.
 #[derive(Debug)]
 pub struct Expression {
     program: expr::Program,
-    /// What it is asked in, if it has patterns of its own.
+    /// The environment that it runs in, if it has patterns.
     own: Option<Environment<'static>>,
-    /// Elements of `result` that are named by their number.
+    /// Elements of `result` that it names by their index.
     elements: Vec<u64>,
 }
 
-/// Conditions of which it is known whether they can be read: the same ones are checked for every pod.
+/// Conditions that were parsed before, and the error if they are invalid: the same ones are checked for every pod.
 static CHECKED: Mutex<BTreeMap<String, Result<(), Problem>>> = Mutex::new(BTreeMap::new());
-/// The most that are remembered.
-const MOST_CHECKED: usize = 1024;
+/// The most conditions that are remembered.
+const MAX_CHECKED: usize = 1024;
 
 impl Expression {
-    /// Whether a condition can be read.
+    /// Whether a condition is valid.
     pub fn check(text: &str) -> Result<(), Problem> {
         if text.len() > MAX_CONDITION_BYTES {
             return Self::parse(text).map(drop);
@@ -45,17 +46,17 @@ impl Expression {
         }
         let result = Self::parse(text).map(drop);
         let mut checked = checked();
-        if checked.len() >= MOST_CHECKED {
+        if checked.len() >= MAX_CHECKED {
             checked.clear();
         }
         checked.insert(text.to_owned(), result.clone());
         result
     }
 
-    /// Reads a condition. The problem names the place.
+    /// Parses a condition. The error names the position.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let (words, elements) = guard(text)?;
-        // As it is written first: places in messages are the author's.
+        // First as the author wrote it, so that positions in messages are the author's.
         let program = expr::compile(text).map_err(|error| Problem(place(&error)))?;
         let Some((text, patterns)) = pattern::taken_out(text, &words)? else { return Ok(Self { program, own: None, elements }) };
         let program = expr::compile(&text).map_err(|error| Problem(place(&error)))?;
@@ -65,10 +66,11 @@ impl Expression {
     /// Whether the condition holds for a result.
     pub fn holds(&self, result: &Value) -> Result<bool, Problem> {
         let size = size(result);
-        if size > LARGEST {
-            return Err(Problem(format!("the result is too large to be judged: {size}, at most {LARGEST}")));
+        if size > MAX_RESULT_SIZE {
+            return Err(Problem(format!("the result is too large to be judged: {size}, at most {MAX_RESULT_SIZE}")));
         }
-        // The library says nil to an element that is not there, and nil is equal to nothing: a check of no data must not pass.
+        // The library evaluates an element that does not exist to nil. That is unequal to every value, so that a
+        // condition such as `result[0] != 1` would hold without data.
         if let Value::Array(items) = result
             && let Some(missing) = self.elements.iter().find(|index| usize::try_from(**index).is_ok_and(|index| index >= items.len()))
         {
@@ -83,7 +85,7 @@ impl Expression {
     }
 }
 
-/// One line: the library prints the condition with a marker below the place.
+/// The error on one line: the library prints the condition, with a marker below the position.
 fn place(error: &Error) -> String {
     let text = error.to_string();
     let column = text.split_once("--> 1:").and_then(|(_, rest)| rest.lines().next()).and_then(|column| column.trim().parse::<usize>().ok());
@@ -93,7 +95,7 @@ fn place(error: &Error) -> String {
     }
 }
 
-/// Bytes of text and values, all in all.
+/// Bytes of text plus the number of values.
 fn size(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
@@ -125,7 +127,7 @@ fn convert(value: &Value) -> Expr {
     }
 }
 
-/// JSON has no infinity: the largest number stands for it.
+/// JSON has no infinity: the largest number represents it.
 fn unbounded(number: f64) -> f64 {
     match number {
         f64::MAX => f64::INFINITY,
@@ -247,7 +249,7 @@ mod tests {
     fn no_data_is_no_approval() {
         assert!(ask("result[0] == 0", &json!([])).unwrap_err().contains("there is no result[0]"));
         assert_eq!(ask("len(result) == 0 or result[0] < 1", &json!([0.5])), Ok(true));
-        assert_eq!(ask("len(result) == 1 and result[0] < 1", &json!([])), Ok(false), "who asks for the length gets an answer");
+        assert_eq!(ask("len(result) == 1 and result[0] < 1", &json!([])), Ok(false), "a condition that asks for the length gets an answer");
         assert_eq!(ask("isInf(result) and result > 5", &json!(f64::MAX)), Ok(true));
         assert!(ask("all(result, {# > 0})", &json!(vec![1; 20_000])).unwrap_err().contains("too large"));
     }

@@ -1,25 +1,25 @@
-//! What a condition may contain: looked at before it is parsed.
+//! What a condition may contain: validated before it is parsed.
 
 use super::Problem;
 
 /// The longest condition, in bytes.
 pub const MAX_CONDITION_BYTES: usize = 1024;
-/// The most words, numbers, strings and signs.
-const MOST_TOKENS: usize = 256;
+/// The most tokens: words, numbers, strings and signs.
+const MAX_TOKENS: usize = 256;
 /// The deepest nesting of `(`, of `[` and of `{`.
-const DEEPEST: [(char, usize); 3] = [('(', 24), ('[', 4), ('{', 2)];
-/// The largest number at an end of a range.
-const WIDEST: u64 = 1000;
+const MAX_DEPTH: [(char, usize); 3] = [('(', 24), ('[', 4), ('{', 2)];
+/// The largest number at either end of a range.
+const MAX_RANGE_END: u64 = 1000;
 /// How often `result` may be named, and the most elements (`#`) and fractions.
-const MOST_RESULTS: usize = 16;
-const MOST_ELEMENTS: usize = 32;
-/// Functions that look at every element. None stands inside another: the work would multiply.
+const MAX_RESULTS: usize = 16;
+const MAX_ELEMENTS: usize = 32;
+/// Functions that visit every element. They are not nested: the work would multiply.
 const LOOPS: [&str; 7] = ["all", "none", "any", "one", "filter", "map", "count"];
 
 /// Names that a condition may call.
 const FUNCTIONS: [&str; 14] =
     ["asInt", "asFloat", "isNaN", "isInf", "isNil", "default", "len", "all", "none", "any", "one", "filter", "map", "count"];
-/// Words of the language, and the one name that stands for a value.
+/// Keywords, and the name of the value.
 const WORDS: [&str; 12] = ["result", "true", "false", "nil", "and", "or", "not", "in", "contains", "startsWith", "endsWith", "matches"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,15 +27,15 @@ pub(super) enum Token {
     /// A name or a keyword, and whether a dot stands before it.
     Name(String, bool),
     Whole(u64),
-    /// A string, with its quotes.
+    /// A string, including its quotes.
     Text,
-    /// Any other number, or an element that a function looks at.
+    /// Any other number, or the element `#` that a function visits.
     Literal,
     Range,
     Sign(char),
 }
 
-/// A word or a sign, and where it stands: its first letter, counted from 1, and the last one.
+/// A token and its position: its first character, counted from 1, and its last one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Word {
     pub(super) at: usize,
@@ -43,7 +43,8 @@ pub(super) struct Word {
     pub(super) token: Token,
 }
 
-/// Refuses what the parser or the evaluation could choke on. Its words, and the elements of `result` that are named by their number.
+/// Refuses a condition that would cost the parser or the evaluation too much. Returns its tokens, and the elements of
+/// `result` that it names by their index.
 pub(super) fn guard(text: &str) -> Result<(Vec<Word>, Vec<u64>), Problem> {
     if text.trim().is_empty() {
         return Err(Problem("is empty".to_owned()));
@@ -52,8 +53,8 @@ pub(super) fn guard(text: &str) -> Result<(Vec<Word>, Vec<u64>), Problem> {
         return Err(Problem(format!("is longer than {MAX_CONDITION_BYTES} bytes")));
     }
     let tokens = tokens(text)?;
-    if tokens.len() > MOST_TOKENS {
-        return Err(Problem(format!("has more than {MOST_TOKENS} words and signs")));
+    if tokens.len() > MAX_TOKENS {
+        return Err(Problem(format!("has more than {MAX_TOKENS} words and signs")));
     }
     nesting(&tokens)?;
     loops(&tokens)?;
@@ -70,7 +71,7 @@ pub(super) fn guard(text: &str) -> Result<(Vec<Word>, Vec<u64>), Problem> {
                 return Err(Problem(format!("at character {at}: {name} is not known; the value is called result")));
             }
             Token::Range => {
-                let narrow = |token: Option<&Token>| matches!(token, Some(Token::Whole(number)) if *number <= WIDEST);
+                let narrow = |token: Option<&Token>| matches!(token, Some(Token::Whole(number)) if *number <= MAX_RANGE_END);
                 // Arithmetic binds closer than a range.
                 let before = !matches!(neighbour(-2), Some(Token::Sign('+' | '-' | '*' | '/' | '%' | '^' | '.') | Token::Range));
                 let after = matches!(
@@ -78,7 +79,9 @@ pub(super) fn guard(text: &str) -> Result<(Vec<Word>, Vec<u64>), Problem> {
                     None | Some(Token::Sign(')' | ']' | '}' | ',' | '=' | '!' | '<' | '>' | '&' | '?' | ':') | Token::Name(..))
                 );
                 if !narrow(neighbour(-1)) || !narrow(neighbour(1)) || !before || !after {
-                    return Err(Problem(format!("at character {at}: a range goes from one number to another, both at most {WIDEST}")));
+                    return Err(Problem(format!(
+                        "at character {at}: a range goes from one number to another, both at most {MAX_RANGE_END}"
+                    )));
                 }
             }
             Token::Name(..) | Token::Whole(_) | Token::Text | Token::Literal | Token::Sign(_) => {}
@@ -93,19 +96,20 @@ pub(super) fn guard(text: &str) -> Result<(Vec<Word>, Vec<u64>), Problem> {
         ] if name == "result" => Some(*index),
         _ => None,
     });
-    // A condition that asks for the length looks after empty lists itself.
+    // A condition that asks for the length handles empty lists itself.
     let is_careful = tokens.iter().any(|word| matches!(&word.token, Token::Name(name, false) if name == "len"));
     let named = if is_careful { Vec::new() } else { named.collect() };
     Ok((tokens, named))
 }
 
-/// What a condition builds is no larger than a few results: `result` and `#` stand for large texts, and every place where they stand makes another copy.
+/// Limits what a condition builds to the size of a few results: `result` and `#` can be large texts, and each place
+/// where they are named makes another copy.
 fn repeats(tokens: &[Word]) -> Result<(), Problem> {
     let count = |is_it: &dyn Fn(&Token) -> bool| tokens.iter().filter(|word| is_it(&word.token)).count();
     let results = count(&|token| matches!(token, Token::Name(name, false) if name == "result"));
     let elements = count(&|token| *token == Token::Literal);
-    if results > MOST_RESULTS || elements > MOST_ELEMENTS {
-        return Err(Problem(format!("names result more than {MOST_RESULTS} times, or more than {MOST_ELEMENTS} elements and fractions")));
+    if results > MAX_RESULTS || elements > MAX_ELEMENTS {
+        return Err(Problem(format!("names result more than {MAX_RESULTS} times, or more than {MAX_ELEMENTS} elements and fractions")));
     }
     let (mut open, mut is_map) = (Vec::new(), false);
     for (index, word) in tokens.iter().enumerate() {
@@ -129,7 +133,7 @@ fn repeats(tokens: &[Word]) -> Result<(), Problem> {
     Ok(())
 }
 
-/// No function that looks at every element stands inside another.
+/// Functions that visit every element are not nested.
 fn loops(tokens: &[Word]) -> Result<(), Problem> {
     let (mut depth, mut open) = (0_usize, None);
     let mut before: Option<&Token> = None;
@@ -137,11 +141,11 @@ fn loops(tokens: &[Word]) -> Result<(), Problem> {
         match token {
             Token::Sign('(') => {
                 depth += 1;
-                let begins = matches!(before, Some(Token::Name(name, false)) if LOOPS.contains(&name.as_str()));
-                if begins && open.is_some() {
+                let is_loop = matches!(before, Some(Token::Name(name, false)) if LOOPS.contains(&name.as_str()));
+                if is_loop && open.is_some() {
                     return Err(Problem(format!("at character {at}: {} do not stand in one another", LOOPS.join(", "))));
                 }
-                if begins {
+                if is_loop {
                     open = Some(depth);
                 }
             }
@@ -164,7 +168,7 @@ fn nesting(tokens: &[Word]) -> Result<(), Problem> {
         match token {
             Token::Sign(sign @ ('(' | '[' | '{')) => {
                 open.push(*sign);
-                let most = DEEPEST.iter().find(|(bracket, _)| bracket == sign).map_or(0, |(_, most)| *most);
+                let most = MAX_DEPTH.iter().find(|(bracket, _)| bracket == sign).map_or(0, |(_, most)| *most);
                 if open.iter().filter(|bracket| *bracket == sign).count() > most {
                     return Err(Problem(format!("at character {at}: more than {most} {sign} in one another")));
                 }
@@ -185,14 +189,14 @@ fn nesting(tokens: &[Word]) -> Result<(), Problem> {
     open.last().map_or(Ok(()), |bracket| Err(Problem(format!("{bracket} is not closed"))))
 }
 
-/// Words and signs with their place, counted from 1.
+/// The tokens of a text with their positions, counted from 1.
 fn tokens(text: &str) -> Result<Vec<Word>, Problem> {
     let letters: Vec<char> = text.chars().collect();
     let letter = |at: usize| letters.get(at).copied();
     let (mut tokens, mut at) = (Vec::new(), 0);
     let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     while let Some(first) = letter(at) {
-        let begin = at;
+        let start = at;
         let run = |from: usize, belongs: &dyn Fn(char) -> bool| (from..).find(|at| !letter(*at).is_some_and(belongs)).unwrap_or(from);
         let token = match first {
             ' ' | '\t' | '\r' | '\n' => {
@@ -200,7 +204,7 @@ fn tokens(text: &str) -> Result<Vec<Word>, Problem> {
                 continue;
             }
             '"' | '\'' | '`' => {
-                at = end_of_string(&letters, at).ok_or_else(|| Problem(format!("at character {}: a string is not closed", begin + 1)))?;
+                at = end_of_string(&letters, at).ok_or_else(|| Problem(format!("at character {}: a string is not closed", start + 1)))?;
                 Token::Text
             }
             '/' if matches!(letter(at + 1), Some('/' | '*')) => {
@@ -212,11 +216,11 @@ fn tokens(text: &str) -> Result<Vec<Word>, Problem> {
             }
             '0'..='9' => {
                 at = run(at, &|letter| is_name(letter));
-                // A fraction, unless the dot begins a range.
+                // A fraction, unless the dot is the first of a range.
                 if letter(at) == Some('.') && letter(at + 1) != Some('.') {
                     at = run(at + 1, &|letter| is_name(letter));
                 }
-                let digits: String = letters.get(begin..at).unwrap_or_default().iter().filter(|letter| **letter != '_').collect();
+                let digits: String = letters.get(start..at).unwrap_or_default().iter().filter(|letter| **letter != '_').collect();
                 digits.parse().map_or(Token::Literal, Token::Whole)
             }
             '#' => {
@@ -226,21 +230,21 @@ fn tokens(text: &str) -> Result<Vec<Word>, Problem> {
             first if first.is_ascii_alphabetic() || first == '_' || first == '$' => {
                 at = run(at + 1, &|letter| is_name(letter));
                 let dotted = matches!(tokens.last(), Some(Word { token: Token::Sign('.'), .. }));
-                Token::Name(letters.get(begin..at).unwrap_or_default().iter().collect(), dotted)
+                Token::Name(letters.get(start..at).unwrap_or_default().iter().collect(), dotted)
             }
             sign => {
                 at += 1;
                 Token::Sign(sign)
             }
         };
-        tokens.push(Word { at: begin + 1, end: at, token });
+        tokens.push(Word { at: start + 1, end: at, token });
     }
     Ok(tokens)
 }
 
-fn end_of_string(letters: &[char], begin: usize) -> Option<usize> {
-    let quote = *letters.get(begin)?;
-    let mut at = begin + 1;
+fn end_of_string(letters: &[char], start: usize) -> Option<usize> {
+    let quote = *letters.get(start)?;
+    let mut at = start + 1;
     loop {
         match *letters.get(at)? {
             '\\' if quote != '`' => at += 2,

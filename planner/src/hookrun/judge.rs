@@ -1,4 +1,4 @@
-//! What a measured value means.
+//! Whether a measured value is a success.
 
 use api::tkex::{Metric, Phase};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::Outcome;
 use super::expression::Expression;
 
-/// Judges a value by the metric's conditions: the failure condition first.
+/// Evaluates the metric's conditions for a value: the failure condition first.
 #[must_use]
 pub fn judge(metric: &Metric, value: &Value) -> Outcome {
     let text = printed(value);
@@ -31,7 +31,7 @@ pub fn judge(metric: &Metric, value: &Value) -> Outcome {
 #[must_use]
 pub fn printed(value: &Value) -> String {
     match value {
-        // What stands for infinity where JSON has none.
+        // This number represents infinity, which JSON does not have.
         Value::Number(number) if number.as_f64() == Some(f64::MAX) => "+Inf".to_owned(),
         Value::Number(number) if number.as_f64() == Some(f64::MIN) => "-Inf".to_owned(),
         Value::String(text) => super::shortened(text),

@@ -1,8 +1,9 @@
 //! What to do next for one HookRun.
 //!
-//! In: the run, measurements that are under way, and measurements that have ended. Out: which measurements are due, the status with everything that has ended, and when
-//! to look again. A measurement has a number, the count of those before it: a result that is already in the status, or that belongs to a run of the same name, is not
-//! counted again, and a restart goes on where the status ends.
+//! In: the run, measurements that are under way, and measurements that have ended. Out: which measurements are due, the
+//! status with everything that has ended, and when to reconcile again. A measurement has a number, the count of those
+//! before it: a result that is already in the status, or that belongs to an earlier run of the same name, is not
+//! counted again, and a restarted operator resumes where the status ends.
 
 pub mod arguments;
 mod assess;
@@ -29,18 +30,18 @@ use crate::plan::{Action, NewMeasurement, Plan};
 pub use crate::jsonpath::Problem;
 pub use assess::word;
 
-/// No measurement takes longer than so many seconds, whatever its `timeoutSeconds` says.
+/// The longest timeout of a measurement in seconds, whatever its `timeoutSeconds` says.
 pub const MAX_TIMEOUT_SECONDS: u32 = 60;
-/// A measurement that ended in an error is repeated after this time if there is no interval.
+/// How long after an error a measurement is repeated if there is no interval.
 const RETRY_AFTER: SignedDuration = SignedDuration::from_secs(10);
-/// How long a run that has just begun is left without a status.
+/// How long a run that has just started is left without a status.
 const STATUS_DELAY: SignedDuration = SignedDuration::from_millis(200);
-/// How often growing numbers are told.
-const TELL_EVERY: SignedDuration = SignedDuration::from_secs(10);
-/// Measurements that a status keeps of each metric, and of all of them: an object has a largest size.
-const KEPT: usize = 10;
-const KEPT_IN_ALL: usize = 160;
-/// What a status keeps of a value or a message, in bytes.
+/// How often counts are written while nothing else changes.
+const COUNTS_INTERVAL: SignedDuration = SignedDuration::from_secs(10);
+/// Measurements that a status keeps of each metric, and of all of them: the size of an object is limited.
+const MAX_MEASUREMENTS_PER_METRIC: usize = 10;
+const MAX_MEASUREMENTS: usize = 160;
+/// The longest value or message in a status, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1024;
 
 /// Everything a decision is made from.
@@ -52,12 +53,12 @@ pub struct Observed {
     pub flying: BTreeSet<String>,
     /// Measurements that have ended, whether or not the status has them.
     pub results: Vec<Measured>,
-    /// How long a run that nobody owns is kept after its end.
+    /// How long a finished run without an owner is kept.
     pub keep: SignedDuration,
-    /// Why what it asks is not known.
+    /// Why its spec is not known, if it is not.
     #[serde(default)]
     pub too_large: Option<String>,
-    /// Whether it may be known later.
+    /// Whether its spec may be known later, once its namespace has room for it.
     #[serde(default)]
     pub has_no_room: bool,
 }
@@ -69,7 +70,7 @@ pub struct Measured {
     pub metric: String,
     /// How many measurements of the metric there were before.
     pub number: i32,
-    /// When it began.
+    /// When it started.
     pub started: Timestamp,
     /// When it ended.
     pub finished: Timestamp,
@@ -84,11 +85,12 @@ pub struct Outcome {
     pub phase: Phase,
     /// What was measured.
     pub value: Option<String>,
-    /// Why.
+    /// Why it ended so.
     pub message: Option<String>,
 }
 
-/// What a run asks that is made from a template: `args` are the asker's, and `given` are those that every asker of its kind offers. The problem names what is missing.
+/// The spec of a run that is made from a template. `args` are those of the hook, and `given` those that every workload
+/// of the kind passes. The error names what is missing.
 pub fn question(template: &HookTemplate, args: &[HookArgument], given: &[HookArgument]) -> Result<HookRunSpec, String> {
     let mut all = template.spec.args.clone();
     for argument in args.iter().chain(given) {
@@ -104,7 +106,7 @@ pub fn question(template: &HookTemplate, args: &[HookArgument], given: &[HookArg
     }
 }
 
-/// What to do next. Never fails: what cannot be followed ends the run with an error.
+/// What to do next. Never fails: an invalid spec ends the run with an error.
 #[must_use]
 pub fn decide(seen: &Observed, now: Timestamp) -> Plan<HookRunStatus> {
     let run = &seen.object;
@@ -124,10 +126,10 @@ pub fn decide(seen: &Observed, now: Timestamp) -> Plan<HookRunStatus> {
         finish(&mut status, Phase::Error, Some(why.clone()), run.metadata.generation, now);
         return collect(seen, status, now);
     }
-    // The first status may come later than the first answer.
+    // The first status may be written after the first measurement.
     let first = seen.results.iter().map(|result| result.started).fold(now, Timestamp::min);
     let started = status.started_at.get_or_insert(Time(first)).0;
-    // What it asks never changes: it is checked once.
+    // The spec never changes: it is validated once.
     let problem = || check::problems(&run.spec.metrics, &run.spec.args, check::Of::Run).into_iter().next();
     if let Some(problem) = run.status.is_none().then(problem).flatten() {
         finish(&mut status, Phase::Error, Some(format!("{} {}", problem.field, problem.text)), run.metadata.generation, now);
@@ -156,7 +158,7 @@ pub fn decide(seen: &Observed, now: Timestamp) -> Plan<HookRunStatus> {
             }
         }
         if ordered {
-            // The next one begins when this one has ended.
+            // The next metric starts when this one has ended.
             match result.filter(|_| is_final).and_then(last_end) {
                 Some(end) => base = end,
                 None => break,
@@ -165,7 +167,7 @@ pub fn decide(seen: &Observed, now: Timestamp) -> Plan<HookRunStatus> {
     }
     let notes = notes::of(run.status.as_ref(), &status);
     let status_delay = match &run.status {
-        // Most answers come so soon that one status tells everything.
+        // Most answers come so soon that one status reports everything.
         None => (!due.is_empty()).then_some(STATUS_DELAY),
         Some(told) => status_delay(told, &status, now),
     };
@@ -173,16 +175,17 @@ pub fn decide(seen: &Observed, now: Timestamp) -> Plan<HookRunStatus> {
     Plan { steps, notes, wake, status_delay, ..Plan::only(status) }
 }
 
-/// How long numbers that grow and change nothing can wait: a hook that is asked every second for an hour is not written every second.
+/// How long a status can wait in which only counts change: a hook that is asked every second for an hour is not written
+/// every second.
 fn status_delay(told: &HookRunStatus, status: &HookRunStatus, now: Timestamp) -> Option<SignedDuration> {
     let verdicts =
         |status: &HookRunStatus| status.metric_results.iter().map(|result| (result.name.clone(), result.phase)).collect::<Vec<_>>();
     let last = told.metric_results.iter().filter_map(last_end).max()?;
-    let rest = last.checked_add(TELL_EVERY).ok()?.duration_since(now);
+    let rest = last.checked_add(COUNTS_INTERVAL).ok()?.duration_since(now);
     (verdicts(told) == verdicts(status) && rest.is_positive()).then_some(rest)
 }
 
-/// Removes a run that nobody owns when its time is over.
+/// Deletes a finished run without an owner when it has been kept long enough.
 fn collect(seen: &Observed, status: HookRunStatus, now: Timestamp) -> Plan<HookRunStatus> {
     let metadata = &seen.object.metadata;
     let owned = metadata.owner_references.as_ref().is_some_and(|owners| !owners.is_empty());
@@ -211,7 +214,7 @@ fn result_of<'a>(status: &'a HookRunStatus, metric: &str) -> Option<&'a MetricRe
     status.metric_results.iter().find(|result| result.name == metric)
 }
 
-/// How many measurements there were.
+/// How many measurements of the metric have ended.
 fn measured(result: &MetricResult) -> i32 {
     result.count.saturating_add(result.error)
 }
@@ -229,13 +232,13 @@ fn due_at(metric: &Metric, result: Option<&MetricResult>, base: Timestamp) -> Ti
     from.checked_add(wait).unwrap_or(Timestamp::MAX)
 }
 
-/// Counts a measurement, unless it is counted already.
+/// Adds a measurement to the status, unless it is there already.
 fn add(status: &mut HookRunStatus, metrics: &[Metric], one: &Measured) {
     let Some(place) = metrics.iter().position(|metric| metric.name == one.metric) else { return };
     let index = match status.metric_results.iter().position(|result| result.name == one.metric) {
         Some(index) => index,
         None => {
-            // In the order of the spec, whichever is first to answer.
+            // Metrics are in the order of the spec, whichever is measured first.
             let before = |result: &MetricResult| metrics.iter().position(|metric| metric.name == result.name).is_some_and(|at| at < place);
             let index = status.metric_results.iter().filter(|result| before(result)).count();
             status.metric_results.insert(index, empty(&one.metric, Phase::Running));
@@ -272,7 +275,7 @@ fn add(status: &mut HookRunStatus, metrics: &[Metric], one: &Measured) {
         finished_at: Some(Time(one.finished)),
         value: value.as_deref().map(shortened),
     });
-    let kept = (KEPT_IN_ALL / metrics.len().max(1)).clamp(1, KEPT);
+    let kept = (MAX_MEASUREMENTS / metrics.len().max(1)).clamp(1, MAX_MEASUREMENTS_PER_METRIC);
     let surplus = result.measurements.len().saturating_sub(kept);
     result.measurements.drain(..surplus);
 }
@@ -293,10 +296,10 @@ fn empty(metric: &str, phase: Phase) -> MetricResult {
     }
 }
 
-/// At most as much of a text as a status keeps.
+/// The text, cut to what a status keeps.
 #[must_use]
 pub fn shortened(text: &str) -> String {
-    // What a terminal would obey is left out.
+    // Control characters, which a terminal would act on, are removed.
     let is_plain = |letter: char| !letter.is_control() || letter == '\n' || letter == '\t';
     let text: String = text.chars().take(MAX_TEXT_BYTES * 4).map(|letter| if is_plain(letter) { letter } else { ' ' }).collect();
     if text.len() <= MAX_TEXT_BYTES {

@@ -1,4 +1,4 @@
-//! What a person is told about a run.
+//! Events of a run.
 
 use api::names::event;
 use api::tkex::{HookRunStatus, Phase};
@@ -6,7 +6,7 @@ use api::tkex::{HookRunStatus, Phase};
 use super::result_of;
 use crate::plan::Note;
 
-/// Verdicts that a status has and the one before had not: of metrics, then of the run.
+/// An event for each metric that became final with this status, and for the run if it did.
 pub(super) fn of(before: Option<&HookRunStatus>, after: &HookRunStatus) -> Vec<Note> {
     let known = |metric: &str| before.and_then(|before| result_of(before, metric)).is_some_and(|result| result.phase.is_final());
     let mut notes = Vec::new();
@@ -21,7 +21,7 @@ pub(super) fn of(before: Option<&HookRunStatus>, after: &HookRunStatus) -> Vec<N
     notes
 }
 
-/// Reasons of a metric and of a run, in the order of the phases below.
+/// The reasons of events about a metric and about a run, in the order of the phases below.
 const METRIC: [&str; 5] =
     [event::METRIC_SUCCESSFUL, event::METRIC_FAILED, event::METRIC_ERROR, event::METRIC_INCONCLUSIVE, event::METRIC_CANCELLED];
 const RUN: [&str; 5] = [event::RUN_SUCCESSFUL, event::RUN_FAILED, event::RUN_ERROR, event::RUN_INCONCLUSIVE, event::RUN_CANCELLED];

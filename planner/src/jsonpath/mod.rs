@@ -1,7 +1,8 @@
 //! JSONPath as Kubernetes writes it: text with `{…}` actions, as in `kubectl get -o jsonpath`.
 //!
-//! In: a template and a JSON value. Out: text. Several matches of an action are joined by a space, objects and lists print as JSON. A key that is missing is an error.
-//! Unlike kubectl, a template without any action is refused (it would print itself), and numbers compare by value. Length, nesting and the number of matches are limited.
+//! In: a template and a JSON value. Out: text. Several matches of an action are joined by a space; objects and lists
+//! are printed as JSON. A missing key is an error. Unlike with kubectl, a template without any action is an error (it
+//! would print itself), and numbers compare by value. Length, nesting and the number of matches are limited.
 
 mod parse;
 mod walk;
@@ -11,13 +12,13 @@ use serde_json::Value;
 /// The longest template.
 pub const MAX_TEMPLATE_BYTES: usize = 1024;
 
-/// A template that can be applied.
+/// A parsed template.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JsonPath {
     nodes: Vec<Node>,
 }
 
-/// Why a template cannot be used, or does not fit a value.
+/// Why a template is invalid, or cannot be applied to a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem(pub String);
 
@@ -29,7 +30,7 @@ impl std::fmt::Display for Problem {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Node {
-    /// Text as it is; inside an action a quoted string.
+    /// Literal text; inside an action a quoted string.
     Text(String),
     Number(serde_json::Number),
     Bool(bool),
@@ -39,7 +40,7 @@ enum Node {
     Field(String),
     /// Every value of an object or a list.
     Wildcard,
-    /// Everything below.
+    /// All descendants.
     Recursive,
     /// A part of a list.
     Slice(Slice),
@@ -83,7 +84,7 @@ enum Comparison {
 }
 
 impl JsonPath {
-    /// Reads a template.
+    /// Parses a template.
     pub fn parse(template: &str) -> Result<Self, Problem> {
         if template.len() > MAX_TEMPLATE_BYTES {
             return Err(Problem(format!("longer than {MAX_TEMPLATE_BYTES} bytes")));
@@ -95,14 +96,14 @@ impl JsonPath {
         Ok(Self { nodes })
     }
 
-    /// What the template says about a value.
+    /// Applies the template to a value, and returns the text.
     pub fn render(&self, value: &Value) -> Result<String, Problem> {
         walk::render(&self.nodes, value)
     }
 }
 
 impl JsonPath {
-    /// The value that a template of one action finds, as it is; several as a list. Any other template's text.
+    /// The value that a template with a single action finds; several as a list. For any other template its text.
     pub fn find(&self, value: &Value) -> Result<Value, Problem> {
         match self.nodes.as_slice() {
             [Node::List(action)] => walk::find(action, value),

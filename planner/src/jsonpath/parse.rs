@@ -1,11 +1,11 @@
-//! From text to nodes, by the grammar of Kubernetes' client library.
+//! Parses a template, by the grammar of Kubernetes' client library.
 
 use serde_json::Number;
 
 use super::{Comparison, Filter, Node, Problem, Slice, To};
 
-/// Filters and unions in one another.
-const DEEPEST: usize = 8;
+/// How deep filters and unions may be nested.
+const MAX_DEPTH: usize = 8;
 
 type Parsed<T> = Result<T, Problem>;
 
@@ -13,7 +13,7 @@ fn problem<T>(text: impl Into<String>) -> Parsed<T> {
     Err(Problem(text.into()))
 }
 
-/// Text and `{…}`.
+/// A whole template: text and `{…}`.
 pub(super) fn template(text: &str) -> Parsed<Vec<Node>> {
     let (mut nodes, mut rest) = (Vec::new(), text);
     let mut open_ranges = 0_usize;
@@ -185,7 +185,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// `[?(…)]`, the beginning already read.
+    /// `[?(…)]`, of which `[?(` is already read.
     fn filter(&mut self) -> Parsed<Node> {
         let (mut quote, mut end, mut escaped) = (None, None, false);
         for (at, letter) in self.rest.char_indices() {
@@ -231,8 +231,8 @@ impl<'a> Reader<'a> {
     }
 
     fn inner(&self, text: &str) -> Parsed<Vec<Node>> {
-        if self.depth >= DEEPEST {
-            return problem(format!("more than {DEEPEST} brackets in one another"));
+        if self.depth >= MAX_DEPTH {
+            return problem(format!("more than {MAX_DEPTH} brackets in one another"));
         }
         let nodes = Reader { rest: text, depth: self.depth + 1 }.action(false)?;
         if nodes.iter().any(|node| matches!(node, Node::Range | Node::End)) {

@@ -97,7 +97,7 @@ fn endless_work_is_cut_off() {
         let problem = JsonPath::parse(&bomb).unwrap().render(&long).unwrap_err();
         assert_eq!(problem.0, "too much is matched", "{bomb}");
     }
-    // Copies count, however few matches there are, and so does what is compared.
+    // Copied values count even if there are few matches, and so do compared ones.
     let branch = json!({ "a": json!(vec!["x"; 2_000]) });
     let copies = JsonPath::parse(&format!("{{[{}]}}", vec!["'a'"; 200].join(","))).unwrap();
     assert_eq!(copies.find(&branch).unwrap_err().0, "too much is matched");

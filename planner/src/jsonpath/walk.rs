@@ -1,17 +1,17 @@
-//! From nodes and a value to text.
+//! Applies a parsed template to a value.
 
 use serde_json::Value;
 
 use super::{Comparison, Filter, Node, Problem, Slice, To};
 
-/// Matches of one action, and steps on the way to them.
-const MOST: usize = 100_000;
-/// Bytes of text that are compared in one step.
-const PER_STEP: usize = 64;
+/// The most matches of one action, and steps on the way to them.
+const MAX_STEPS: usize = 100_000;
+/// Bytes of text whose comparison counts as one step.
+const BYTES_PER_STEP: usize = 64;
 
 type Found<'a> = Vec<Match<'a>>;
 
-/// Something found, or something that the template itself says.
+/// A value that was found, or that the template itself contains.
 #[derive(Debug, Clone)]
 enum Match<'a> {
     There(&'a Value),
@@ -27,7 +27,7 @@ impl Match<'_> {
     }
 }
 
-/// What a template says about a value.
+/// Applies a template to a value, and returns the text.
 pub(super) fn render(nodes: &[Node], value: &Value) -> Result<String, Problem> {
     let mut walker = Walker { steps: 0, text: String::new() };
     walker.block(nodes, value)?;
@@ -38,7 +38,7 @@ pub(super) fn render(nodes: &[Node], value: &Value) -> Result<String, Problem> {
 pub(super) fn find(action: &[Node], value: &Value) -> Result<Value, Problem> {
     let mut walker = Walker { steps: 0, text: String::new() };
     let found = walker.list(vec![Match::There(value)], action)?;
-    // Every match is a copy of its own.
+    // Every match is copied.
     found.iter().try_for_each(|one| walker.weigh(one.value()))?;
     match found.as_slice() {
         [one] => Ok(one.value().clone()),
@@ -52,7 +52,7 @@ struct Walker {
 }
 
 impl Walker {
-    /// Prints nodes up to the end of the current range; how many nodes that were.
+    /// Prints nodes up to the end of the current range. Returns how many nodes that were.
     fn block(&mut self, nodes: &[Node], value: &Value) -> Result<usize, Problem> {
         let mut at = 0;
         while let Some(node) = nodes.get(at) {
@@ -87,18 +87,18 @@ impl Walker {
         Ok(at)
     }
 
-    /// Counts everything in a value.
+    /// Counts a value and everything in it.
     fn weigh(&mut self, value: &Value) -> Result<(), Problem> {
         match value {
             Value::Array(items) => items.iter().try_for_each(|item| self.weigh(item))?,
             Value::Object(fields) => fields.values().try_for_each(|field| self.weigh(field))?,
-            Value::String(text) => self.step(text.len() / PER_STEP)?,
+            Value::String(text) => self.step(text.len() / BYTES_PER_STEP)?,
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
         self.step(1)
     }
 
-    /// What is below a match, counted before it is listed.
+    /// The children of a match, counted before they are listed.
     fn children<'a>(&mut self, one: &Match<'a>) -> Result<Found<'a>, Problem> {
         self.step(match one.value() {
             Value::Array(items) => items.len(),
@@ -110,7 +110,7 @@ impl Walker {
 
     fn step(&mut self, count: usize) -> Result<(), Problem> {
         self.steps = self.steps.saturating_add(count);
-        if self.steps > MOST || self.text.len() > MOST * 10 {
+        if self.steps > MAX_STEPS || self.text.len() > MAX_STEPS * 10 {
             return Err(Problem("too much is matched".to_owned()));
         }
         Ok(())
@@ -192,7 +192,7 @@ impl Walker {
                     if left.is_ok_and(|found| !found.is_empty()) {
                         kept.push(element);
                     }
-                    // A path that is not there is an answer; too much work is not.
+                    // A missing path is an answer; too much work is an error.
                     self.step(1)?;
                     continue;
                 };
@@ -200,7 +200,7 @@ impl Walker {
                 match (left?.as_slice(), right.as_slice()) {
                     ([], _) | (_, []) => {}
                     ([left], [right]) => {
-                        self.step(compared(left.value(), right.value()) / PER_STEP)?;
+                        self.step(compared(left.value(), right.value()) / BYTES_PER_STEP)?;
                         if holds(left.value(), *comparison, right.value())? {
                             kept.push(element);
                         }
@@ -213,7 +213,7 @@ impl Walker {
     }
 }
 
-/// How many nodes there are up to and with the end of the range that has begun.
+/// How many nodes there are up to the end of the range that has started, including that end.
 fn past_end(nodes: &[Node]) -> usize {
     let mut open = 1_usize;
     for (at, node) in nodes.iter().enumerate() {
@@ -230,7 +230,7 @@ fn past_end(nodes: &[Node]) -> usize {
 
 fn child<'a>(one: &Match<'a>, pick: impl FnOnce(&Value) -> Option<&Value>) -> Option<Match<'a>> {
     match one {
-        // The two arms differ in how long what they find lives.
+        // The two arms differ in the lifetime of what they find.
         Match::There(value) => {
             let value: &'a Value = value;
             pick(value).map(Match::There)
@@ -249,7 +249,7 @@ fn children<'a>(one: &Match<'a>) -> Found<'a> {
 
 fn cut<'a>(one: &Match<'a>, slice: Slice) -> Result<Found<'a>, Problem> {
     let Match::There(Value::Array(items)) = one else {
-        // Nothing has no elements.
+        // null has no elements.
         return if one.value().is_null() { Ok(Vec::new()) } else { Err(Problem(format!("{} is no list", shortened(one.value())))) };
     };
     let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
@@ -281,7 +281,7 @@ fn cut<'a>(one: &Match<'a>, slice: Slice) -> Result<Found<'a>, Problem> {
     Ok(items.get(range).unwrap_or_default().iter().step_by(step).map(Match::There).collect())
 }
 
-/// How many bytes are looked at to compare two values.
+/// How many bytes are read to compare two values.
 fn compared(left: &Value, right: &Value) -> usize {
     let length = |value: &Value| value.as_str().map_or(0, str::len);
     length(left).min(length(right))

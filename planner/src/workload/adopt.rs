@@ -1,4 +1,4 @@
-//! Which pods are ours.
+//! Orphan adoption: which pods belong to a workload.
 
 use std::sync::Arc;
 
@@ -8,10 +8,11 @@ use crate::facts::pod::PodFacts;
 use crate::plan::Action;
 use crate::workload::protect;
 
-/// Pods that the owner has, or will have when these adoptions and releases are done; deleted and ended ones included.
+/// Pods that the owner controls, or will once these adoptions and releases are made; deleted and ended ones included.
+/// Also returns the adoptions and releases.
 ///
-/// Pods of other controllers are left alone. Owned pods that no longer match are released, unless the owner protects them; active pods without a controller that match are
-/// adopted.
+/// Pods of other controllers are ignored. Controlled pods that no longer match are released, unless the owner protects
+/// them; active pods without a controller that match are adopted.
 #[must_use]
 pub fn adopt(owner_uid: &str, selector: &LabelSelector, protects: bool, pods: &[Arc<PodFacts>]) -> (Vec<Arc<PodFacts>>, Vec<Action>) {
     let (mut ours, mut actions) = (Vec::new(), Vec::new());
@@ -20,9 +21,9 @@ pub fn adopt(owner_uid: &str, selector: &LabelSelector, protects: bool, pods: &[
         let named = || (pod.name.clone(), pod.uid.clone());
         match pod.controller.as_deref() {
             Some(uid) if uid != owner_uid => {}
-            // Another label does not end a pod's protection.
+            // A changed label does not end the protection of a pod.
             Some(_) if matches || protects && protect::protector(pod) == Some(owner_uid) => ours.push(Arc::clone(pod)),
-            // A pod that is going away anyway is not worth a write.
+            // A pod that is being deleted anyway is not worth a write.
             Some(_) if pod.deleting => {}
             Some(_) => {
                 let (name, uid) = named();

@@ -1,7 +1,8 @@
-//! Which HookRuns count.
+//! Which HookRuns count as approvals.
 //!
-//! Who may write HookRuns in a namespace must not be able to approve what a hook has not approved. The chart's admission policy keeps others from writing runs that look like
-//! the operator's; here a run counts only for the object that controls it, and an approval of a deletion only if it answers the question that the mark on the pod names.
+//! A user who may write HookRuns in a namespace must not be able to approve what a hook has not approved. The chart's
+//! admission policy refuses HookRuns of others that look like the operator's; here a run counts only for the object
+//! that controls it, and an approval of a deletion only if it answers the question that the mark on the pod names.
 
 use std::sync::Arc;
 
@@ -12,10 +13,10 @@ use sha2::{Digest, Sha256};
 
 use crate::facts::pod::PodFacts;
 
-/// What is told of an approval that does not count.
+/// The message for an approval that does not count.
 pub const OTHER_QUESTION: &str = "it approved another question than the one on the mark of the pod, so its approval does not count";
 
-/// An object that has HookRuns made.
+/// The object that HookRuns are created for.
 #[derive(Debug, Clone, Copy)]
 pub struct Owner<'a> {
     /// Its API group.
@@ -42,14 +43,15 @@ fn is_of(owner: &Owner, run: &HookRun) -> bool {
     })
 }
 
-/// What tells a question from others: the hash of all that is asked. Whether it was stopped is not a part of it.
+/// The identity of a question: the hash of its spec, except `terminate`.
 #[must_use]
 pub fn fingerprint(question: &HookRunSpec) -> String {
     let mut question = serde_json::to_value(question).unwrap_or_default();
     if let Value::Object(fields) = &mut question {
         fields.remove("terminate");
     }
-    // The keys of a Value are sorted: the text is the same for every version of the operator that knows the same fields.
+    // The keys of a Value are sorted, so that the text is the same in every version of the operator that knows the same
+    // fields.
     Sha256::digest(question.to_string()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -59,7 +61,8 @@ pub fn is_on_mark(pod: &PodFacts, question: &HookRunSpec) -> bool {
     asked(pod).is_some_and(|asked| asked == fingerprint(question))
 }
 
-/// Whether a run answers the question that the mark on a pod names. An older operator's mark names none.
+/// Whether a run answers the question that the mark on a pod names. A mark of an older operator names none, and any
+/// answer counts.
 #[must_use]
 pub fn answers_mark(pod: &PodFacts, question: &HookRunSpec) -> bool {
     asked(pod).is_none() || is_on_mark(pod, question)

@@ -1,8 +1,10 @@
-//! Rollouts in steps: where a rollout stands, and whether it may go on.
+//! Canary steps: which step a rollout has reached, and whether it may continue.
 //!
-//! What is remembered is in status; what people are shown and can change is `spec.updateStrategy.paused`. A pause that the operator makes begins with writing `paused`, and
-//! only when that is seen is it noted in `pauseConditions`; it ends when `paused` is seen to be false. An annotation that is written together with `paused` tells the
-//! operator's pauses from a person's, so that a crash at any moment neither loses a pause nor takes it for a person's, and what a person paused stays paused.
+//! The progress is in status; a pause is in `spec.updateStrategy.paused`, which users see and can change. To pause, the
+//! operator writes `paused` first, and records the pause in `pauseConditions` only once it has seen that write; the
+//! pause ends when `paused` is seen to be false. An annotation that is written together with `paused` distinguishes the
+//! operator's pauses from a user's, so that a crash at any moment neither loses a pause nor mistakes it for a user's,
+//! and what a user paused stays paused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,22 +19,22 @@ use crate::plan::{Action, NewHookRun, Note};
 use crate::workload::gate::run_name;
 use crate::workload::limits;
 
-/// What was remembered of a rollout.
+/// What the status records of a rollout.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Memory {
     /// The revision that was rolled out.
     pub revision: String,
-    /// The step that was under way.
+    /// The index of the step that was under way.
     pub index: Option<usize>,
-    /// The steps that the index counts.
+    /// The hash of the steps that the index refers to.
     pub hash: Option<String>,
-    /// Why the rollout paused by itself.
+    /// Pauses that the operator made.
     pub pauses: Vec<PauseCondition>,
     /// The HookRun of the step.
     pub hook_run: Option<String>,
 }
 
-/// What steps are decided from.
+/// What is known of a rollout.
 #[derive(Debug)]
 pub struct Rollout<'a> {
     /// The steps.
@@ -43,15 +45,15 @@ pub struct Rollout<'a> {
     pub updated: usize,
     /// `spec.updateStrategy.paused`.
     pub paused: bool,
-    /// What the operator last paused it for.
+    /// The annotation that records what the operator last paused it for.
     pub paused_for: Option<&'a str>,
     /// The version of the object.
     pub version: &'a str,
     /// The revision of the template.
     pub update: &'a str,
-    /// Whether there is anything to roll out: the template is not the stable one.
+    /// Whether there is anything to roll out: the template is not that of the stable revision.
     pub is_due: bool,
-    /// What was remembered.
+    /// What the status recorded.
     pub memory: Memory,
     /// HookRuns of the object.
     pub runs: &'a [Arc<HookRun>],
@@ -59,32 +61,32 @@ pub struct Rollout<'a> {
     pub taken: &'a [String],
     /// HookTemplates of the namespace that steps name.
     pub templates: &'a [Arc<HookTemplate>],
-    /// The moment.
+    /// The time of the decision.
     pub now: Timestamp,
 }
 
-/// Where a rollout stands.
+/// The progress of a rollout.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CanaryState {
-    /// How many pods stay on the stable revision; none if the steps say nothing about it.
+    /// How many pods stay on the stable revision; none if the steps do not say.
     pub partition: Option<usize>,
-    /// What is to be remembered.
+    /// What the status records next.
     pub memory: Memory,
-    /// What to write.
+    /// Pauses, resumes, and HookRuns to create.
     pub actions: Vec<Action>,
-    /// HookRuns that nobody needs any more.
+    /// HookRuns that are not needed any more.
     pub leftovers: Vec<Action>,
-    /// Why the rollout stands still.
+    /// Why the rollout does not continue.
     pub stop: Option<Hold>,
-    /// Whether updated pods return to the stable revision.
+    /// Whether updated pods go back to the stable revision.
     pub rolls_back: bool,
-    /// What else is waited for.
+    /// What else it waits for.
     pub holds: Vec<Hold>,
-    /// What is worth telling.
+    /// Events.
     pub notes: Vec<Note>,
-    /// When something becomes due by itself.
+    /// When a pause ends by itself.
     pub wake: Option<Timestamp>,
-    /// The step that the status tells already. A pause begins only there.
+    /// The step that the status already records. A pause starts only at this step.
     recorded: Option<usize>,
 }
 
@@ -94,40 +96,41 @@ enum Passed {
     No,
 }
 
-/// Works out where a rollout stands.
+/// Decides how far a rollout goes.
 #[must_use]
 pub fn state(rollout: &Rollout) -> CanaryState {
     let hash = (!rollout.steps.is_empty()).then(|| hash(rollout.steps));
     let memory = &rollout.memory;
     let is_same_rollout = memory.revision == rollout.update && is_same(memory.hash.as_deref(), hash.as_deref());
-    let goes_on = rollout.is_due && is_same_rollout;
+    let continues = rollout.is_due && is_same_rollout;
     let mut canary = CanaryState { memory: memory.clone(), ..CanaryState::default() };
-    if !goes_on && rollout.paused && !memory.pauses.is_empty() && !rollout.is_resumed() {
-        // The pause was ours and what it was for is gone. Nothing is forgotten before that is written.
+    if !continues && rollout.paused && !memory.pauses.is_empty() && !rollout.is_resumed() {
+        // The operator made the pause, and its step is gone. Nothing is forgotten before the pause is ended.
         canary.actions.push(rollout.pause(None));
         canary.stop = Some(Hold::PausedByUser);
         return canary;
     }
-    // What says that our pause has ended stays until the status tells of no pause.
+    // The annotation that says that the operator's pause has ended stays as long as the status records a pause.
     let is_needed = rollout.is_resumed() && !memory.pauses.is_empty();
-    if !goes_on && rollout.paused_for.is_some() && !is_needed {
-        // What an earlier pause was for must not be taken for the reason of a later one. If it is for the step that is remembered, the pause itself is ours too.
+    if !continues && rollout.paused_for.is_some() && !is_needed {
+        // The annotation of an earlier pause must not be taken for the reason of a later one. If it names the step that
+        // is remembered, the pause itself is the operator's too.
         let remembered = memory.hash.as_ref().zip(memory.index).map(|(hash, index)| format!("{}/{hash}/{index}", memory.revision));
         let paused = rollout.paused && remembered.as_deref() != rollout.paused_for;
         canary.actions.push(Action::Pause { paused, mark: None, version: rollout.version.to_owned() });
     }
-    let index = match (rollout.is_due, goes_on) {
+    let index = match (rollout.is_due, continues) {
         (false, _) => rollout.steps.len(),
         (true, true) => memory.index.unwrap_or_default().min(rollout.steps.len()),
         (true, false) => 0,
     };
-    canary.recorded = memory.index.filter(|_| goes_on);
+    canary.recorded = memory.index.filter(|_| continues);
     canary.memory = Memory {
         revision: rollout.update.to_owned(),
         index: hash.as_ref().map(|_| index),
         hash,
-        pauses: if goes_on { memory.pauses.clone() } else { Vec::new() },
-        hook_run: memory.hook_run.clone().filter(|_| goes_on),
+        pauses: if continues { memory.pauses.clone() } else { Vec::new() },
+        hook_run: memory.hook_run.clone().filter(|_| continues),
     };
     if rollout.paused && (canary.memory.pauses.is_empty() || rollout.is_resumed()) {
         canary.stop = Some(Hold::PausedByUser);
@@ -138,7 +141,7 @@ pub fn state(rollout: &Rollout) -> CanaryState {
     canary
 }
 
-/// Steps of which only their hash is known are the same if it is; a hash that is not of our making counts as the same.
+/// Whether steps are the same, by their hashes. A hash that this operator did not write counts as the same.
 fn is_same(remembered: Option<&str>, ours: Option<&str>) -> bool {
     match (remembered, ours) {
         (None, None) => true,
@@ -147,13 +150,13 @@ fn is_same(remembered: Option<&str>, ours: Option<&str>) -> bool {
     }
 }
 
-/// What stands for the reason of a pause that the operator has ended.
+/// The annotation's value after the operator has ended its pause.
 const RESUMED: &str = "resumed";
 
-/// Hashes of the original never begin so.
+/// The prefix of hashes. Those of the original operator never start with it.
 const HASH_MARK: &str = "s";
 
-/// Tells steps from other steps.
+/// The hash of steps.
 fn hash(steps: &[Step]) -> String {
     let text = serde_json::to_string(steps).unwrap_or_default();
     let sum = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
@@ -167,22 +170,22 @@ impl Rollout<'_> {
         Action::Pause { paused: step.is_some(), mark: Some(mark), version: self.version.to_owned() }
     }
 
-    /// Whether the operator has ended its own pause. The status may tell of it still, and a pause that is there now is a person's.
+    /// Whether the operator has ended its own pause: the status may still record it, but a pause now is a user's.
     fn is_resumed(&self) -> bool {
         self.paused_for == Some(RESUMED)
     }
 
-    /// What a pause is for.
+    /// The annotation's value for a pause at a step.
     fn mark(&self, index: usize) -> String {
         format!("{}/{}/{index}", self.update, hash(self.steps))
     }
 
-    /// Whether the operator paused the rollout for this step. Otherwise a person did, and the pause stays theirs.
+    /// Whether the operator paused the rollout for this step. Otherwise a user did, and only a user ends the pause.
     fn is_paused_for(&self, index: usize) -> bool {
         self.paused && self.paused_for.is_some_and(|mark| mark == self.mark(index))
     }
 
-    /// Goes as far as the steps let it.
+    /// Advances as far as the steps allow.
     fn walk(&self, from: usize, canary: &mut CanaryState) {
         let mut index = from;
         while let Some(step) = self.steps.get(index) {
@@ -233,15 +236,15 @@ impl Rollout<'_> {
         if duration == Some(0) {
             return Passed::Yes;
         }
-        let begun = canary.memory.pauses.iter().find(|pause| pause.reason == PAUSED_BY_STEP).map(|pause| pause.start_time.0);
-        let end = |begun: Timestamp| {
+        let started = canary.memory.pauses.iter().find(|pause| pause.reason == PAUSED_BY_STEP).map(|pause| pause.start_time.0);
+        let end = |started: Timestamp| {
             let seconds = duration.map(|seconds| SignedDuration::from_secs(seconds.into()));
-            seconds.map(|seconds| begun.checked_add(seconds).unwrap_or(Timestamp::MAX))
+            seconds.map(|seconds| started.checked_add(seconds).unwrap_or(Timestamp::MAX))
         };
-        match begun {
+        match started {
             Some(_) if !self.paused || self.is_resumed() => return Passed::Yes,
-            Some(begun) => {
-                let until = end(begun);
+            Some(started) => {
+                let until = end(started);
                 if until.is_some_and(|until| until <= self.now) {
                     canary.actions.push(self.pause(None));
                 }
@@ -253,7 +256,7 @@ impl Rollout<'_> {
                 canary.wake = end(self.now);
                 canary.stop = Some(Hold::PausedByStep { step: index, until: canary.wake });
             }
-            // The step begins when the person resumes.
+            // The step starts when the user resumes.
             None if self.paused => {}
             None => {
                 canary.actions.extend((canary.recorded == Some(index)).then(|| self.pause(Some(index))));
@@ -271,7 +274,7 @@ impl Rollout<'_> {
         let rolls_back = step.on_failure == Some(OnFailure::Rollback);
         let is_gone = |name: &String| !self.runs.iter().any(|run| run.metadata.name.as_ref() == Some(name));
         if let Some(run) = canary.memory.hook_run.clone().filter(|name| is_paused_by_it && is_gone(name)) {
-            // It has said no; that somebody removed it changes nothing.
+            // The hook has denied; that its HookRun was deleted changes nothing.
             let message = "its HookRun is gone".to_owned();
             canary.stop = Some(Hold::HookFailed { step: index, run, message, rolls_back });
             canary.rolls_back = rolls_back;
@@ -286,13 +289,13 @@ impl Rollout<'_> {
                 canary.holds.push(Hold::HookRunning { step: index, run: name });
                 return Passed::No;
             }
-            // A person's pause holds the steps too.
+            // A user's pause holds the steps too.
             Some(Phase::Successful) if canary.stop.is_some() => return Passed::No,
             Some(Phase::Successful) => return Passed::Yes,
             Some(_) => {}
         }
         if self.paused && !is_paused_by_it && !self.is_paused_for(index) {
-            // The step pauses when the person resumes.
+            // The step pauses once the user resumes.
             return Passed::No;
         }
         if !self.paused {
@@ -302,7 +305,7 @@ impl Rollout<'_> {
         }
         let message = message.unwrap_or_else(|| phase.map_or_else(String::new, |phase| crate::hookrun::word(phase).to_owned()));
         let hold = Hold::HookFailed { step: index, run: name, message, rolls_back };
-        // Going back is what the person asked for in this case: the pause holds only the way forward.
+        // The user configured the rollback, so the pause stops only updates, not the way back.
         canary.rolls_back = rolls_back && self.paused;
         canary.stop = Some(hold);
         Passed::No
@@ -312,7 +315,7 @@ impl Rollout<'_> {
     fn run(&self, index: usize, hook: &HookStep, canary: &mut CanaryState) -> Option<&Arc<HookRun>> {
         let named = |name: &str| self.runs.iter().find(|run| run.metadata.name.as_deref() == Some(name));
         let base = run_name("canary", format!("{}-{index}-{}", self.update, hook.template_name));
-        // One of another step or revision says nothing about this one.
+        // A run of another step or revision does not count for this one.
         if let Some(run) = canary.memory.hook_run.as_deref().and_then(named).filter(|run| self.is_of_step(run, index)) {
             return Some(run);
         }
@@ -323,7 +326,7 @@ impl Rollout<'_> {
                 return None;
             }
         };
-        // One that an operator created just before it died.
+        // A run that an operator created just before it crashed.
         let is_it = |run: &&Arc<HookRun>| self.is_of_step(run, index) && !is_final(run) && run.spec == spec;
         if let Some(run) = self.runs.iter().find(is_it) {
             canary.memory.hook_run.clone_from(&run.metadata.name);
@@ -342,7 +345,7 @@ impl Rollout<'_> {
         None
     }
 
-    /// What a step asks.
+    /// The spec of the HookRun of a step.
     fn question(&self, hook: &HookStep) -> Result<HookRunSpec, String> {
         let name = &hook.template_name;
         let template = self.templates.iter().find(|template| template.metadata.name.as_ref() == Some(name));
@@ -354,7 +357,7 @@ impl Rollout<'_> {
         label(run, RUN_REVISION_LABEL) == Some(self.update) && label(run, RUN_STEP_LABEL) == Some(&index.to_string()) && is_of_canary(run)
     }
 
-    /// HookRuns of steps that nobody needs: of other revisions, and those that still ask for a step that is over.
+    /// HookRuns of steps that are not needed any more: those of other revisions, and unfinished ones of earlier steps.
     fn leftovers(&self, current: Option<&str>) -> Vec<Action> {
         let is_left = |run: &&Arc<HookRun>| {
             is_of_canary(run)

@@ -1,4 +1,4 @@
-//! What users are told: counts and conditions, the same for every kind that owns pods.
+//! The status of an object: counts and conditions, the same for every kind that owns pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use crate::hold::Hold;
 use crate::hookrun::word;
 use crate::plan::{Plan, Summary, Wait};
 
-/// What shared decisions found out about an object. Each kind puts it into its own status.
+/// What shared decisions report about an object. Each kind puts it into its own status.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// The generation of the object.
     pub generation: Option<i64>,
     /// Pods that neither ended nor are being deleted.
     pub replicas: i32,
-    /// Of these, ready ones.
+    /// Those of them that are ready.
     pub ready: i32,
-    /// Available ones.
+    /// Those that are available.
     pub available: i32,
-    /// Updated ones.
+    /// Those that are updated.
     pub updated: i32,
-    /// Updated and ready ones.
+    /// Those that are updated and ready.
     pub updated_ready: i32,
     /// The stable revision.
     pub current_revision: String,
@@ -47,20 +47,20 @@ pub struct Report {
     pub waiting: [Vec<PodHookCondition>; 3],
 }
 
-/// Nothing to do; this is how things are.
+/// A plan without actions: only the status is written.
 pub(super) fn plan<S: Status>(status: S) -> Plan<S> {
     let summary = summary(&status);
     Plan { summary, ..Plan::only(status) }
 }
 
-/// What metrics tell of an object with this status.
+/// What metrics report for an object with this status.
 fn summary(status: &impl Status) -> Summary {
     let progressing = status.conditions().iter().find(|one| one.type_ == kind::PROGRESSING);
     let of = |all: &[PodHookCondition]| Wait { pods: all.len(), since: all.iter().map(|one| one.start_time.0).min() };
     Summary { state: progressing.map(|one| one.reason.clone()).unwrap_or_default(), waiting: status.waiting().map(of) }
 }
 
-/// The plan for an object of which not everything is known: nothing is done, and what its status says stays.
+/// The plan for an object of which not everything is known: no actions, and the status stays as it is.
 pub(super) fn unknown<S: Status>(mut status: S, hold: Hold, generation: Option<i64>, now: Now) -> Plan<S> {
     let reason = if matches!(hold, Hold::NotListed { .. }) { reason::NOT_LISTED } else { reason::TOO_LARGE };
     let (conditions, observed) = status.conditions_mut();
@@ -70,7 +70,8 @@ pub(super) fn unknown<S: Status>(mut status: S, hold: Hold, generation: Option<i
     Plan { holds: vec![hold], ..plan(status) }
 }
 
-/// Adds to a status that the plan could not be carried out. `before` is the status so far, which knows since when that is so.
+/// Adds to a status that the plan could not be carried out. `before` is the status so far, which records since when
+/// that is the case.
 #[must_use]
 pub fn with_trouble<S: Status>(mut status: S, before: Option<&S>, reason: &'static str, message: &str, now: Now) -> S {
     let (conditions, observed) = status.conditions_mut();
@@ -84,7 +85,7 @@ pub fn with_trouble<S: Status>(mut status: S, before: Option<&S>, reason: &'stat
     status
 }
 
-/// What is told of an object.
+/// The status of an object.
 pub(super) fn report<S: Status>(before: &S, view: &View, moves: &Moves) -> Report {
     let mut report = counted(before, view, &moves.waiting);
     let mut say = |kind: &str, verdict: Verdict| condition::set(&mut report.conditions, kind, verdict, report.generation, view.now);
@@ -98,7 +99,7 @@ pub(super) fn report<S: Status>(before: &S, view: &View, moves: &Moves) -> Repor
     report
 }
 
-/// What is told of an object that is being deleted. Pods that are protected leave when their hook approves.
+/// The status of an object that is being deleted. Protected pods are deleted once their hook approves.
 pub(super) fn deleting<S: Status>(before: &S, view: &View, waits: &[Waiting], holds: &[Hold]) -> Report {
     let mut report = counted(before, view, waits);
     let mut says = vec!["the object is being deleted; nothing is created or updated any more".to_owned()];
@@ -121,7 +122,7 @@ fn counted<S: Status>(before: &S, view: &View, waits: &[Waiting]) -> Report {
     let updated = |pod: &PodFacts| view.is_updated(pod);
     let count = |filter: &dyn Fn(&PodFacts) -> bool| i32::try_from(active.iter().filter(|pod| filter(pod)).count()).unwrap_or(i32::MAX);
     let complete = active.len() >= view.replicas && active.iter().all(|pod| updated(pod) && view.is_available(pod));
-    // Only what has been through all its steps becomes the stable revision.
+    // A revision becomes the stable one only after all its steps.
     let is_through = memory.index.is_none_or(|index| index >= view.steps());
     let promoted = complete && view.stop.is_none() && is_through && !view.canary.rolls_back;
     let known_waits = before.waiting();
@@ -142,10 +143,10 @@ fn counted<S: Status>(before: &S, view: &View, waits: &[Waiting]) -> Report {
     }
 }
 
-/// The most pods of one hook that the status names.
-const NAMED: usize = 500;
+/// The most pods per hook that the status names.
+const MAX_NAMED_PODS: usize = 500;
 
-/// Pods that wait for a hook. Who was asked again has waited since the first question.
+/// Pods that wait for a hook. A pod whose hook is asked again has waited since the first time.
 fn waiting(all: &[Waiting], place: Place, before: &[PodHookCondition]) -> Vec<PodHookCondition> {
     let known: BTreeMap<&str, &Time> = before.iter().map(|one| (one.pod_name.as_str(), &one.start_time)).collect();
     let mut all: Vec<_> = all.iter().filter(|waiting| waiting.place == place).collect();
@@ -155,10 +156,11 @@ fn waiting(all: &[Waiting], place: Place, before: &[PodHookCondition]) -> Vec<Po
         let since = Timestamp::from_second(since.as_second()).unwrap_or(since);
         PodHookCondition { pod_name: waiting.pod.clone(), start_time: Time(since), phase: word(waiting.phase).to_owned() }
     };
-    all.iter().take(NAMED).map(tell).collect()
+    all.iter().take(MAX_NAMED_PODS).map(tell).collect()
 }
 
-/// How many pods nobody may delete before their hook agrees, and who waits for it. Nothing if nobody asked for protection.
+/// The condition Protected: how many pods only the operator may delete, and which of them wait for their hook. None if
+/// the workload does not protect its pods.
 fn protected(view: &View, waits: &[Waiting]) -> Option<Verdict> {
     if !view.workload.protect {
         return None;
@@ -171,18 +173,18 @@ fn protected(view: &View, waits: &[Waiting]) -> Option<Verdict> {
     let (all, safe) = (active().count(), active().filter(|pod| protect::protector(pod) == Some(uid)).count());
     let mut leaving: Vec<&str> = waits.iter().filter(|one| one.place == Place::PreDelete).map(|one| one.pod.as_str()).collect();
     leaving.sort_unstable();
-    let who = match leaving.split_at_checked(3) {
+    let names = match leaving.split_at_checked(3) {
         None | Some((_, [])) => leaving.join(", "),
         Some((first, rest)) => format!("{} and {} more", first.join(", "), rest.len()),
     };
-    let who = if who.is_empty() { "no pod waits for it now".to_owned() } else { format!("waiting for it now: {who}") };
+    let names = if names.is_empty() { "no pod waits for it now".to_owned() } else { format!("waiting for it now: {names}") };
     let what = "kubectl delete pod is refused, and evictions and the deletion of this object wait for spec.preDeleteUpdateStrategy.hook";
-    let message = format!("{safe} of {all} pods are protected: {what}; {who}");
+    let message = format!("{safe} of {all} pods are protected: {what}; {names}");
     let is_up = view.protection().is_up();
     Some(if is_up { Verdict::yes(reason::HOOK_DECIDES, message) } else { Verdict::no(reason::NOT_ALL_PROTECTED, message) })
 }
 
-/// Conditions of other operators have other types and would stay for ever.
+/// Conditions of the operator's types: those that another operator left have other types, and would stay for ever.
 fn known(conditions: &[Condition], view: &View) -> Vec<Condition> {
     let ours = [kind::PROGRESSING, kind::AVAILABLE, kind::PAUSED, kind::DEGRADED];
     let is_ours =
@@ -198,7 +200,7 @@ fn progressing(view: &View, moves: &Moves) -> Verdict {
     let held = || moves.holds.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     let say = |start: String| [start, waited_for(view), held()].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
     let settled = active().count() == replicas && available == replicas && view.ended.is_empty();
-    // What is refused of some pods stops nothing as long as there is something else to do.
+    // Refused writes for some pods do not stop the rollout as long as there is something else to do.
     let is_refusal = |hold: &&Hold| matches!(hold, Hold::Refused { .. });
     let stopped = moves.holds.iter().filter(|hold| settled && moves.is_idle || !is_refusal(hold)).find_map(|hold| standstill(hold));
     let numbers = format!("{updated} of {replicas} pods are updated, {available} available");
@@ -226,7 +228,7 @@ fn progressing(view: &View, moves: &Moves) -> Verdict {
     Verdict::no(reason::COMPLETE, say(numbers))
 }
 
-/// The reason for which nothing moves although something is due.
+/// The reason why nothing moves although something is due; none if the hold does not stop everything.
 fn standstill(hold: &Hold) -> Option<&'static str> {
     match hold {
         Hold::PausedByUser => Some(reason::PAUSED_BY_USER),
@@ -259,7 +261,7 @@ fn standstill(hold: &Hold) -> Option<&'static str> {
     }
 }
 
-/// The pods that are not available yet, the first few by name, with Kubernetes' word for what is wrong.
+/// The pods that are not available yet, the first few by name, each with the reason that Kubernetes reports.
 fn waited_for(view: &View) -> String {
     let mut late: Vec<_> = view.placed.iter().filter(|pod| !view.is_available(pod)).collect();
     late.sort_by_key(|pod| (pod.trouble.is_none(), &pod.name));

@@ -12,7 +12,8 @@ use crate::facts::pod::PodFacts;
 use crate::plan::{Action, DeleteReason, Plan};
 use crate::refusal::{Held, Wanted};
 
-/// Pods are left to the garbage collector, unless they are protected: then each leaves when its hook approves, and the object stays until the last one has gone.
+/// Pods are left to the garbage collector, unless they are protected: then each is deleted once its hook approves, and
+/// the object stays until the last pod is gone.
 pub(super) fn decide<K: Kind>(before: &K::Status, view: &View) -> Plan<K::Status> {
     let protection = view.protection();
     let refusals = &view.refusals;
@@ -46,7 +47,7 @@ pub(super) fn decide<K: Kind>(before: &K::Status, view: &View) -> Plan<K::Status
             deletions.push(gates.delete(pod, DeleteReason::Scale));
         }
     }
-    // A pod that waits is as protected as before.
+    // A pod that waits for its hook stays protected.
     let guards = if staying.is_empty() { vec![protection.let_go()] } else { protection.put_up() };
     let mut holds = gates.waits();
     let writes = gates.writes(&view.ours);

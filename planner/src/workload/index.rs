@@ -1,4 +1,5 @@
-//! Numbers for pods: the lowest that no pod has. Pods that are being deleted keep theirs until they are gone.
+//! Numbers of pods: a new pod gets the lowest number that is free. Pods that are being deleted keep theirs until they
+//! are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ struct Legacy {
     pod_end_index: i32,
 }
 
-/// Which numbers pods get, if any. The annotations of the original count where the spec says nothing.
+/// Which numbers pods get, if any. Without `spec.podIndex` the annotations of the original operator count.
 pub fn range(spec: Option<&PodIndex>, annotations: Option<&BTreeMap<String, String>>) -> Result<Option<PodIndex>, Hold> {
     if let Some(spec) = spec {
         return checked(spec.clone(), "spec.podIndex").map(Some);

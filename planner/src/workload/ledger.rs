@@ -1,4 +1,5 @@
-//! What may be spent: how many pods may go or change now, what was spent on which, and which hooks were asked. Nothing else spends.
+//! The ledger of one decision: how many pods may still go or change, which ones do, and which hooks are asked. Nothing
+//! else decides that.
 
 use std::sync::Arc;
 
@@ -9,46 +10,47 @@ use crate::facts::pod::PodFacts;
 use crate::plan::{Action, DeleteReason};
 use crate::refusal::{Held, Wanted};
 
-/// The most pods that one plan deletes, and the most that it creates: the next plan is made from fresh facts, so that a pause or a rollback takes effect soon.
+/// The most pods that one plan deletes, and the most that it creates: the next plan is decided from fresh facts, so
+/// that a pause or a rollback takes effect soon.
 pub(super) const MAX_MOVES: usize = 500;
 
-/// Pods that remain, and how many of them are available.
+/// Pods that remain, how many of them are available, and what is decided so far.
 #[derive(Debug)]
 pub struct Ledger<'s, 'a> {
-    /// What is seen.
+    /// What is observed.
     pub view: &'s View<'a>,
     pub(super) pods: Vec<Arc<PodFacts>>,
     pub(super) available: usize,
-    /// How many pods of the stable revision may go, besides those that the user wants deleted.
+    /// How many pods of the stable revision may go, not counting those that the user wants deleted.
     pub current_to_spare: usize,
-    /// How many these were before anybody was chosen, and how many of them go or change in this plan.
+    /// How many these were at first, and how many of them go or change in this plan.
     pub(super) current_at_first: usize,
     pub(super) current_gone: usize,
     /// How many pods of the stable revision are missing.
     pub(super) current_missing: usize,
     pub(super) deletions: Vec<Action>,
     pub(super) changes: Changes,
-    /// Pods that have begun to change. They stay, and count as updated.
+    /// Pods that start to change in this plan. They stay, and count as updated.
     pub(super) changed: Vec<Arc<PodFacts>>,
-    /// Of these, those that go to the stable revision.
+    /// How many of these change to the stable revision.
     pub(super) changed_to_current: usize,
-    /// Pods that cannot be changed, and what is in the way.
+    /// How many pods cannot be updated in-place, and why.
     pub(super) impossible: usize,
     pub(super) obstacles: Vec<String>,
-    /// Pods that are not made because every number is in use.
+    /// How many pods are not created because every number is in use.
     pub(super) unnumbered: usize,
-    /// Pods that do not get what is wanted of them because the API server refuses it.
+    /// Pods whose deletion or change the API server refuses.
     pub(super) held: Vec<Held<'s>>,
     /// Revisions of which pods are missing.
     pub(super) missing: Vec<&'s str>,
     pub(super) gates: Gates<'s>,
-    /// Pods that should go or change and wait for their hook, or for their turn after it agreed.
+    /// Pods that should go or change, and wait for their hook, or for their turn after it approved.
     pub(super) asked: Vec<Arc<PodFacts>>,
-    /// Of these, those whose hook agreed and that wait for their turn.
-    pub(super) agreed: usize,
-    /// Of these, those that are more than are wanted.
+    /// How many of these have an approval and wait for their turn.
+    pub(super) approved: usize,
+    /// How many of these are surplus.
     pub(super) asked_to_leave: usize,
-    /// Of these, those that are available and may not be any more at any moment.
+    /// How many of these are available: they may become unavailable at any moment.
     pub(super) promised: usize,
 }
 
@@ -79,7 +81,7 @@ impl<'s, 'a> Ledger<'s, 'a> {
             missing: Vec::new(),
             gates: view.gates(),
             asked: Vec::new(),
-            agreed: 0,
+            approved: 0,
             asked_to_leave: 0,
             promised: 0,
         }
@@ -90,7 +92,7 @@ impl<'s, 'a> Ledger<'s, 'a> {
         self.pods.len() + self.changed.len() + self.asked.len()
     }
 
-    /// How many pods must stay available. Surge pods come first: what they make up for need not be missing.
+    /// How many pods must stay available. Surge pods come first, so they reduce how many others may be unavailable.
     pub(super) fn floor(&self) -> usize {
         let limits = &self.view.limits;
         self.view.replicas.saturating_sub(limits.max_unavailable.saturating_sub(limits.max_surge))
@@ -116,7 +118,8 @@ impl<'s, 'a> Ledger<'s, 'a> {
         self.current_gone += usize::from(self.spare(pod));
     }
 
-    /// Counts a pod of the stable revision that goes. Says whether it is one. If none was to spare, it leaves a gap in the partition.
+    /// Counts a pod that goes, if it is of the stable revision. Returns whether it is. If none was to spare, it leaves
+    /// a gap in the partition.
     pub(super) fn spare(&mut self, pod: &PodFacts) -> bool {
         let is_one = self.view.group(pod) == Group::Current && !self.view.is_named_for_deletion(pod);
         if is_one && self.current_to_spare == 0 {
@@ -127,7 +130,7 @@ impl<'s, 'a> Ledger<'s, 'a> {
         is_one
     }
 
-    /// A pod waits for its hook, or for its turn after it agreed.
+    /// Sets a pod aside that waits for its hook, or for its turn after it approved.
     pub(super) fn set_aside(&mut self, pod: Arc<PodFacts>) {
         self.promised += usize::from(self.view.is_available(&pod));
         self.spare(&pod);
@@ -145,12 +148,12 @@ impl<'s, 'a> Ledger<'s, 'a> {
         self.deletions.push(self.gates.delete(pod, why));
     }
 
-    /// Whether a write that is needed for what is wanted of a pod is refused.
+    /// Whether the API server refuses a write that the pod needs for this.
     pub(super) fn is_held(&self, pod: &PodFacts, wanted: Wanted) -> bool {
         self.view.refusals.hold_back(&pod.uid, wanted)
     }
 
-    /// Where a pod goes that stays: a stray one fills a gap in the partition.
+    /// The revision that a pod is updated to: a stray one fills a gap in the partition.
     pub(super) fn target(&self, pod: &PodFacts) -> &'s Target {
         let fills_gap = self.current_missing > 0 && self.view.group(pod) == Group::Stray;
         if fills_gap { &self.view.current } else { &self.view.update }
@@ -166,7 +169,7 @@ impl<'s, 'a> Ledger<'s, 'a> {
         self.changed.push(pod);
     }
 
-    /// Whether another pod may be asked: it may go at any moment once it agrees.
+    /// Whether the hook of another pod may be asked: the pod may go at any moment after the approval.
     pub(super) fn may_ask(&self, is_free: bool) -> bool {
         is_free || self.available.saturating_sub(self.promised) > self.floor()
     }

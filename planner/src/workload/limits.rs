@@ -1,11 +1,12 @@
-//! How many pods may stay, be missing, or be too many. Rounding is always to the safe side.
+//! How many pods stay on the current revision, may be unavailable, and may exist beyond the wanted number. Rounding is
+//! always to the safe side.
 
 use api::tkex::{UpdateStrategy, UpdateType};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::hold::Hold;
 
-/// A strategy's numbers for a given number of wanted pods.
+/// The limits of a rollout strategy for a number of wanted pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// How many pods stay on the current revision.
@@ -17,10 +18,10 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Works the numbers out. A value that cannot be read is a hold that names its field.
+    /// Computes the limits. An invalid value is a hold that names its field.
     pub fn of(strategy: &UpdateStrategy, replicas: usize) -> Result<Self, Hold> {
         let partition = kept("partition", &strategy.partition, replicas)?;
-        // Pods that stay are not doubled.
+        // Pods that are updated in-place have no surge pods.
         let stays = matches!(strategy.kind, UpdateType::InplaceUpdate | UpdateType::HotPatchUpdate);
         let max_surge = resolve("maxSurge", &strategy.max_surge, replicas, Round::Up)?;
         let max_surge = if stays { 0 } else { max_surge };
@@ -29,7 +30,7 @@ impl Limits {
         Ok(Self { partition, max_unavailable: max_unavailable.max(floor), max_surge })
     }
 
-    /// The same with a surge of at most so many pods: without one, a pod has to go before another comes.
+    /// The same limits with a surge of at most `most` pods. Without a surge, one pod may be unavailable.
     #[must_use]
     pub fn with_surge_of(self, most: usize) -> Self {
         let max_surge = self.max_surge.min(most);
@@ -37,7 +38,7 @@ impl Limits {
     }
 }
 
-/// How many pods a partition keeps. A value that cannot be read is a hold that names its field.
+/// How many pods a partition keeps on the current revision. An invalid value is a hold that names its field.
 pub fn kept(field: &str, partition: &IntOrString, replicas: usize) -> Result<usize, Hold> {
     Ok(resolve(field, partition, replicas, Round::Up)?.min(replicas))
 }

@@ -1,4 +1,4 @@
-//! The JSON that actions send to the API server.
+//! Request bodies of actions.
 
 use api::names::{
     INDEX_ANNOTATION, INDEX_VARIABLE, INSTANCE_ID_LABEL, PROTECTED_LABEL, READINESS_GATE, REVISION_HASH_LABEL, REVISION_LABEL,
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{protect, revision};
 use crate::plan::{NewHookRun, NewPod, NewRevision};
 
-/// Who owns what is written.
+/// The object that owns what is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     /// For example `tkex.tencent.com/v1alpha1`.
@@ -33,7 +33,7 @@ impl Owner {
     }
 }
 
-/// A pod: the template as it is, with the owner, the name and our labels.
+/// A pod: the template with the owner, the name and the operator's labels.
 #[must_use]
 pub fn pod(owner: &Owner, new: &NewPod) -> Value {
     let Value::Object(mut pod) = new.template.value() else { return Value::Null };
@@ -43,7 +43,7 @@ pub fn pod(owner: &Owner, new: &NewPod) -> Value {
     let mut labels = taken_object(&mut metadata, "labels");
     labels.insert(REVISION_LABEL.to_owned(), json!(new.revision));
     labels.insert(INSTANCE_ID_LABEL.to_owned(), json!(new.id));
-    // It would be somebody else's promise.
+    // Only the operator sets this label: in a template it would protect pods for another workload.
     labels.remove(PROTECTED_LABEL);
     if new.protected {
         labels.insert(PROTECTED_LABEL.to_owned(), json!(owner.uid));
@@ -73,13 +73,13 @@ pub fn pod(owner: &Owner, new: &NewPod) -> Value {
     Value::Object(pod)
 }
 
-/// Tells every container the number of its pod.
+/// Adds the number of the pod to the environment of every container.
 fn add_index(spec: &mut Map<String, Value>) {
     let path = format!("metadata.annotations['{INDEX_ANNOTATION}']");
     let variable = json!({ "name": INDEX_VARIABLE, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } });
     for container in spec.get_mut("containers").and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut) {
         match container.get_mut("env").and_then(Value::as_array_mut) {
-            // Of two of the same name the last one counts, and the API server warns.
+            // Of two variables of the same name the last one counts, and the API server warns.
             Some(variables) => {
                 variables.retain(|known| known.get("name") != Some(&json!(INDEX_VARIABLE)));
                 variables.push(variable.clone());
@@ -89,7 +89,7 @@ fn add_index(spec: &mut Map<String, Value>) {
     }
 }
 
-/// Adds our readiness gate, unless the template has it.
+/// Adds the operator's readiness gate, unless the template has it.
 fn add_gate(spec: &mut Map<String, Value>) {
     let gate = json!({ "conditionType": READINESS_GATE });
     match spec.get_mut("readinessGates").and_then(Value::as_array_mut) {
@@ -110,7 +110,7 @@ pub fn hook_run(owner: &Owner, new: &NewHookRun) -> Value {
     })
 }
 
-/// A PodDisruptionBudget that lets no protected pod of `owner` be evicted.
+/// A PodDisruptionBudget that allows no eviction of a protected pod of `owner`.
 #[must_use]
 pub fn budget(owner: &Owner, name: &str) -> Value {
     json!({
@@ -138,13 +138,13 @@ pub fn controller_revision(owner: &Owner, new: &NewRevision) -> Value {
     })
 }
 
-/// A merge patch that makes `owner` the owner of an object that has none.
+/// A merge patch that makes `owner` the controller of an object that has none.
 #[must_use]
 pub fn adoption(owner: &Owner, uid: &str) -> Value {
     json!({ "metadata": { "uid": uid, "ownerReferences": [owner.reference()] } })
 }
 
-/// A strategic merge patch that ends the ownership of a pod, and its protection.
+/// A strategic merge patch that removes the owner of a pod, and its protection.
 #[must_use]
 pub fn release(owner: &Owner, uid: &str) -> Value {
     json!({ "metadata": { "uid": uid, "ownerReferences": [{ "$patch": "delete", "uid": owner.uid }], "labels": { PROTECTED_LABEL: null } } })

@@ -1,7 +1,9 @@
-//! What every kind that owns pods shares. A kind says who should exist, in which order and under which names ([`Kind`]); everything else is decided here.
+//! What every kind that owns pods shares. A kind decides which pods exist, under which names, and in which order they
+//! go ([`Kind`]); everything else is decided here.
 //!
-//! Pods fall into three groups by their revision: `update` (the template of the spec), `current` (the stable revision, remembered in status) and `stray` (neither).
-//! [`view`] is what is seen, put in order; [`ledger`] is the one place that spends what may be unavailable, and asks hooks; [`steps`] is what is written in which order.
+//! Pods fall into three groups by their revision: `update` (the template of the spec), `current` (the stable revision,
+//! recorded in status) and `stray` (neither). [`view`] is what is observed, in order; [`ledger`] is the one place that
+//! decides which pods go or change within the limits, and asks hooks; [`steps`] is what is written, in order.
 
 pub mod adopt;
 pub mod approval;
@@ -17,6 +19,7 @@ pub mod manifest;
 mod moves;
 pub mod naming;
 mod needs;
+mod notices;
 pub mod order;
 pub mod protect;
 mod replace;
@@ -62,19 +65,20 @@ pub trait Kind: Sized {
     /// Its status.
     type Status: Status;
 
-    /// One of its objects as shared decisions see it.
+    /// An object of it, as shared decisions see it.
     fn workload(&self) -> Workload<'_>;
 
     /// The status that was observed.
     fn status(&self) -> Option<&Self::Status>;
 
-    /// Sorts pods so that those come first that go, or are updated, first. `all` are the pods of the object, those that are being deleted included.
+    /// Sorts pods: those first that go, or are updated, first. `all` are the pods of the object, including those that
+    /// are being deleted.
     fn order(pods: &mut [Arc<PodFacts>], all: &[Arc<PodFacts>], nodes: &Nodes, now: Now);
 
     /// The class of a pod in a scale-in: pods of a lower class go first, and within a class the order decides.
     fn class(ledger: &Ledger, pod: &PodFacts) -> u8;
 
-    /// At most `count` new pods on a revision. `taken` are the names that none of them may have.
+    /// At most `count` new pods of a revision. `taken` are names that they must not have.
     fn pods(view: &View, target: &Target, count: usize, taken: &mut BTreeSet<String>) -> Vec<NewPod>;
 
     /// Puts a report into the status. `before` is the status that was observed.
@@ -85,7 +89,7 @@ pub trait Kind: Sized {
 pub trait Status: Clone + Default {
     /// Its conditions.
     fn conditions(&self) -> &[Condition];
-    /// Its conditions, and the generation that they are about.
+    /// Its conditions, and the generation that was observed.
     fn conditions_mut(&mut self) -> (&mut Vec<Condition>, &mut Option<i64>);
     /// Pods that wait for a hook, by [`gate::Place`].
     fn waiting(&self) -> [&[PodHookCondition]; 3];
@@ -106,32 +110,32 @@ pub struct Workload<'a> {
     pub selector: &'a LabelSelector,
     /// What new pods are made from.
     pub template: &'a PodTemplate,
-    /// How long a pod has to be ready to be available.
+    /// How long a pod has to be ready before it is available.
     pub min_ready: SignedDuration,
-    /// How many revisions are kept that nothing needs.
+    /// How many revisions are kept that are not used any more.
     pub history_limit: i32,
     /// How pods are updated.
     pub strategy: Cow<'a, UpdateStrategy>,
-    /// The hooks about pods, by [`gate::Place`].
+    /// Its hooks about pods, by [`gate::Place`].
     pub hooks: [Option<Hook<'a>>; 3],
-    /// Whether pods are to be protected from deletion by others. Without a hook that decides, none is.
+    /// Whether its pods are protected from deletion by others. Without a preDelete hook none is.
     pub protect: bool,
-    /// Which numbers pods get.
+    /// Which numbers its pods get.
     pub index: Option<&'a PodIndex>,
     /// Pods that the user wants deleted first.
     pub pods_to_delete: &'a [String],
-    /// Whether pods go without the readiness gate.
+    /// Whether its pods have no readiness gate.
     pub ungated: bool,
-    /// What its status remembers.
+    /// What its status records.
     pub memory: Memory<'a>,
 }
 
-/// What a status remembers for the next decision.
+/// What a status records for the next decision.
 #[derive(Debug, Clone, Default)]
 pub struct Memory<'a> {
     /// The stable revision; empty for an object that never had one.
     pub current_revision: &'a str,
-    /// How often the name of a revision was taken by another template.
+    /// How often the name of a new revision was taken by another template.
     pub collisions: i32,
     /// The progress of the canary.
     pub rollout: canary::Memory,
@@ -160,13 +164,13 @@ impl<'a> Workload<'a> {
         self.metadata.finalizers.as_deref().unwrap_or_default()
     }
 
-    /// Whether only the operator may delete its pods, when their hook has approved.
+    /// Whether only the operator may delete its pods, once their hook approves.
     #[must_use]
     pub fn protects(&self) -> bool {
         self.protect && self.hooks.iter().flatten().any(|hook| hook.place == gate::Place::PreDelete)
     }
 
-    /// Whether it protects its pods, or did and has not ended it.
+    /// Whether it protects its pods, or still has the finalizer of an earlier protection.
     #[must_use]
     pub fn guards_pods(&self) -> bool {
         self.protect || self.finalizers().iter().any(|finalizer| finalizer == PROTECTION_FINALIZER)
@@ -191,11 +195,11 @@ impl<'a> Workload<'a> {
 pub struct Observed<K> {
     /// The object, with defaults.
     pub object: Arc<K>,
-    /// What is seen around it.
+    /// What is observed besides the object.
     pub seen: Seen,
 }
 
-/// What is seen around an object that owns pods.
+/// What is observed of an object that owns pods, besides the object itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Seen {
     /// Pods that it controls, and pods of its namespace without a controller.
@@ -214,14 +218,14 @@ pub struct Seen {
     /// PodDisruptionBudgets of its namespace, if it protects its pods.
     #[serde(default)]
     pub budgets: Vec<Arc<PdbFacts>>,
-    /// Names of revisions and HookRuns that other objects have.
+    /// Names of revisions and HookRuns of other objects.
     pub taken_revision_names: Vec<String>,
-    /// Names of pods that other objects have.
+    /// Names of pods of other objects.
     pub taken_pod_names: Vec<String>,
     /// What the API server has refused.
     #[serde(default)]
     pub refusals: Refusals,
-    /// Why not all that is stored of it or of its pods, revisions and HookRuns is known.
+    /// Why the object or one of its pods, revisions and HookRuns is not known whole, if so.
     #[serde(default)]
     pub too_large: Option<String>,
     /// Kinds that have not been listed.
@@ -236,7 +240,7 @@ fn yes() -> bool {
     true
 }
 
-/// What to do next for one object. Never fails: what cannot be followed is a hold.
+/// What to do next for one object. Never fails: an invalid spec is a hold.
 #[must_use]
 pub fn decide<K: Kind>(observed: &Observed<K>, now: Now) -> Plan<K::Status> {
     let (object, seen) = (&*observed.object, &observed.seen);

@@ -1,4 +1,4 @@
-//! Which pods go, come and change in one plan, and what is waited for.
+//! Which pods are deleted, created and changed in one plan, and what it waits for.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,27 +26,28 @@ pub(super) struct Moves<'s> {
     pub(super) successors: Vec<Action>,
     /// Pods that stay and change.
     pub(super) changes: Changes,
-    /// Pods that ended and fill no place any more.
+    /// Pods that ended, and do not count any more.
     pub(super) ended: Vec<Action>,
-    /// What is asked of hooks about pods.
+    /// Questions to hooks about pods.
     pub(super) gates: gate::Writes,
     /// Pods that wait for their hook.
     pub(super) waiting: Vec<Waiting>,
     pub(super) holds: Vec<Hold>,
     /// When a hook is to be asked again.
     pub(super) wake: Option<Timestamp>,
-    /// Pods that do not get what is wanted of them because the API server refuses it.
+    /// Pods whose deletion or change the API server refuses.
     pub(super) held: Vec<Held<'s>>,
-    /// Revisions of which pods are missing because the API server refuses them.
+    /// Revisions whose new pods the API server refuses.
     pub(super) missing_revisions: Vec<&'s str>,
-    /// What is worth telling.
+    /// Events.
     pub(super) notes: Vec<Note>,
-    /// Whether no pod comes, goes or changes.
+    /// Whether no pod is created, deleted or changed.
     pub(super) is_idle: bool,
 }
 
 impl<'s> Moves<'s> {
-    /// Spends what may be spent: pods that are too many go first, then those that are replaced; then missing pods come; what is under way continues all the same.
+    /// Decides in this order: surplus pods go, then pods are replaced, then missing pods are created. What is under way
+    /// continues in any case.
     pub(super) fn of<K: Kind>(view: &'s View) -> Self {
         let mut ledger = Ledger::of(view);
         let surge = view.limits.max_surge.min(ledger.to_replace());
@@ -86,13 +87,14 @@ impl<'s> Moves<'s> {
     }
 }
 
-/// It has ended, and nobody is asked.
+/// The deletion of an ended pod, which no hook is asked about.
 fn delete_ended(pod: &PodFacts) -> Action {
     Action::DeletePod { name: pod.name.clone(), uid: pod.uid.clone(), why: DeleteReason::Ended, version: None }
 }
 
 impl Ledger<'_, '_> {
-    /// Pods to create: of the stable revision as far as the partition demands, or all while the rollout stands still; of the update revision otherwise.
+    /// Pods to create: of the stable revision as far as the partition requires, or all while the rollout does not
+    /// continue; otherwise of the update revision.
     fn creations<K: Kind>(&mut self, waiting: usize) -> Vec<Action> {
         let view = self.view;
         let wanted = view.replicas + view.limits.max_surge.min(waiting);
@@ -100,7 +102,7 @@ impl Ledger<'_, '_> {
         if missing == 0 {
             return Vec::new();
         }
-        // A pod that is named for deletion will not be there to fill the partition.
+        // A pod that the user named for deletion will not count for the partition.
         let stays = |pod: &&Arc<PodFacts>| view.group(pod) == Group::Current && !view.is_named_for_deletion(pod);
         let current = self.pods.iter().filter(stays).count() + self.changed_to_current;
         let from_current = if view.current.name == view.update.name {
@@ -121,7 +123,7 @@ impl Ledger<'_, '_> {
         self.number(creations)
     }
 
-    /// Gives new pods their numbers, as far as there are any: a pod without one is not made.
+    /// Gives new pods their numbers. A pod for which no number is free is not created.
     fn number(&mut self, mut creations: Vec<Action>) -> Vec<Action> {
         let range = match &self.view.index {
             Ok(None) => return creations,
@@ -139,7 +141,8 @@ impl Ledger<'_, '_> {
         creations
     }
 
-    /// Names that no new pod may have: of pods that exist, that other objects have, and that the user wants deleted.
+    /// Names that new pods must not have: those of existing pods, of pods of other objects, and of pods that the user
+    /// wants deleted.
     fn taken_names(&self) -> BTreeSet<String> {
         let seen = self.view.seen;
         let names = seen.pods.iter().map(|pod| &pod.name).chain(&seen.taken_pod_names).map(String::as_str);
@@ -155,7 +158,7 @@ impl Ledger<'_, '_> {
         K::pods(self.view, target, count, taken).into_iter().map(Action::CreatePod).collect()
     }
 
-    /// Why work that looks due is not done now.
+    /// Why work that is due is not done now.
     fn holds(&self, waiting: usize) -> Vec<Hold> {
         let view = self.view;
         let outdated = self.pods.iter().filter(|pod| view.group(pod) != Group::Update).count();
@@ -184,7 +187,7 @@ impl Ledger<'_, '_> {
             holds.push(Hold::OnDelete { waiting: outdated });
         }
         let asked = self.asked.len() - self.asked_to_leave;
-        let waiting = waiting.saturating_sub(self.impossible + asked) + self.agreed;
+        let waiting = waiting.saturating_sub(self.impossible + asked) + self.approved;
         let kept = outdated.saturating_sub(waiting + self.impossible);
         if view.rolls() && kept > 0 {
             holds.push(Hold::Partition { kept });

@@ -1,5 +1,5 @@
-//! Names of new pods. They follow from the owner, the revision and a number, so that the same decision made twice asks for the same pod and the API server refuses the
-//! second one.
+//! Names of new pods. They follow from the owner, the revision and a number, so that the same decision made twice
+//! creates the same pod, and the API server refuses the second request.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,8 @@ use crate::hash::fnv;
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const LENGTH: usize = 5;
 
-/// Endless names for pods of one owner and revision, each with the five characters at its end; none is in `taken`, none comes twice.
+/// Names for pods of one owner and revision, without end, each with the five characters at its end. None is in `taken`,
+/// and none is repeated.
 pub fn names<'a>(
     owner: &'a str,
     owner_uid: &'a str,
@@ -35,7 +36,7 @@ fn id(owner_uid: &str, revision: &str, number: u64) -> String {
     text
 }
 
-/// FNV leaves neighbouring numbers alike; this spreads them.
+/// FNV gives similar hashes to consecutive numbers; this spreads them.
 fn mix(hash: u64) -> u64 {
     let hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);

@@ -1,4 +1,4 @@
-//! What has to be seen of other kinds before anything is decided.
+//! Which other kinds have to be listed before anything is decided.
 
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use super::{Now, Status, Workload, conditions};
 use crate::hold::Hold;
 use crate::plan::Plan;
 
-/// A kind that is not needed by every object.
+/// A kind that only some objects need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Needed {
     /// `HookRun`.
@@ -31,32 +31,32 @@ impl Needed {
     }
 }
 
-/// A kind that has not been listed: that none of its objects is seen does not mean that there is none.
+/// A kind that is not listed: that none of its objects is in the cache does not mean that there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unlisted {
     /// The kind.
     pub kind: Needed,
-    /// Why it cannot be listed; none if nothing is known to be wrong.
+    /// Why it cannot be listed; none if no error is known.
     pub why: Option<String>,
 }
 
-/// How soon an object is reconciled again that waits for a list which may still come.
-const SOON: SignedDuration = SignedDuration::from_secs(5);
+/// When an object is reconciled again whose kinds may still be listed.
+const LIST_RETRY: SignedDuration = SignedDuration::from_secs(5);
 
-/// What an object needs and is not listed: an empty cache is never read as "there is none".
+/// Kinds that an object needs and that are not listed: an empty cache never counts as "there is none".
 pub(super) fn missing<'u>(workload: &Workload, unlisted: &'u [Unlisted]) -> Option<Vec<&'u Unlisted>> {
     let missing: Vec<_> = unlisted.iter().filter(|unlisted| is_needed(workload, unlisted.kind)).collect();
     (!missing.is_empty()).then_some(missing)
 }
 
-/// What to do with an object as long as something that it needs is not listed: nothing.
+/// The plan for an object while a kind that it needs is not listed: no actions.
 pub(super) fn plan<S: Status>(before: S, missing: &[&Unlisted], generation: Option<i64>, now: Now) -> Plan<S> {
     let troubles: Vec<String> = missing
         .iter()
         .filter_map(|unlisted| Some(format!("{} cannot be listed: {}", unlisted.kind.word(), unlisted.why.as_ref()?)))
         .collect();
     if troubles.is_empty() {
-        return Plan { wake: now.checked_add(SOON).ok(), ..conditions::plan(before) };
+        return Plan { wake: now.checked_add(LIST_RETRY).ok(), ..conditions::plan(before) };
     }
     conditions::unknown(before, Hold::NotListed { troubles: troubles.join("; ") }, generation, now)
 }

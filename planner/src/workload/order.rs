@@ -1,4 +1,4 @@
-//! Which pods go first: the order in which pods are deleted and updated.
+//! The order in which pods are deleted and updated.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,10 +9,12 @@ use jiff::Timestamp;
 use crate::facts::node::Nodes;
 use crate::facts::pod::PodFacts;
 
-/// Sorts pods so that those come first which are missed least: on a node that answers, unscheduled, not ready, on a node that is cheap by `node-deletion-cost`, cheap by `pod-deletion-cost`, on a crowded node, ready for the shortest time,
-/// restarted most often, newest; the name decides the rest.
+/// Sorts pods, those first whose loss matters least: ended, on a node that answers, unscheduled, not ready, with a low
+/// `node-deletion-cost`, with a low `pod-deletion-cost`, on a node with many pods, ready for the shortest time,
+/// restarted most often, newest. The name decides the rest.
 ///
-/// `all` are the pods that crowd a node. Those that are being deleted are among them, so that a deletion under way does not change the order of the others.
+/// `all` are the pods that count for how many pods a node has. Those that are being deleted are among them, so that a
+/// deletion under way does not change the order of the others.
 pub fn least_missed_first(pods: &mut [Arc<PodFacts>], all: &[Arc<PodFacts>], nodes: &Nodes, now: Timestamp) {
     let mut crowd: BTreeMap<&str, usize> = BTreeMap::new();
     for node in all.iter().filter_map(|pod| pod.node.as_deref()) {
@@ -23,7 +25,7 @@ pub fn least_missed_first(pods: &mut [Arc<PodFacts>], all: &[Arc<PodFacts>], nod
         let ready = if pod.is_ready() { pod.ready_since } else { None };
         (
             !pod.has_ended(),
-            // Nobody can tell whether it serves.
+            // Whether such a pod serves is not known.
             pod.node.as_deref().is_some_and(|node| nodes.silent_since(node, now).is_some()),
             pod.node.is_some(),
             pod.phase,

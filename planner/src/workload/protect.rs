@@ -1,7 +1,8 @@
-//! Pods that nobody deletes before their hook agrees.
+//! Pods that only the operator deletes, once their hook approves.
 //!
-//! Three things make it so: a label, by which the chart's admission policy knows pods that only the operator may delete; a PodDisruptionBudget, which refuses evictions;
-//! a finalizer, which keeps a workload that is being deleted until its pods have left. They are there before a pod that needs them, and go after it.
+//! Three things protect them: a label, by which the chart's admission policy recognizes pods that only the operator may
+//! delete; a PodDisruptionBudget, which refuses evictions; a finalizer, which keeps a workload that is being deleted
+//! until its pods are gone. They exist before a pod that needs them, and are removed after it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +15,12 @@ use crate::facts::pdb::PdbFacts;
 use crate::facts::pod::PodFacts;
 use crate::plan::{Action, PatchReason, PodPart, PodPatch};
 
-/// How many pods must be available for one to be evicted. `maxUnavailable: 0` would be reckoned from the workload's `replicas`, and let those go that are more than these.
+/// `minAvailable` of the PodDisruptionBudget, which no number of pods reaches: no eviction is allowed. With
+/// `maxUnavailable` of 0 the API server would compute it from the workload's `replicas`, and allow the eviction of pods
+/// beyond these.
 pub const EVERYBODY: i32 = i32::MAX;
 
-/// What protection is decided from.
+/// What is known of a workload and of its protection.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     /// The uid of the workload.
@@ -33,13 +36,14 @@ pub struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// Whether the workload stays until its pods have left.
+    /// Whether the workload has the finalizer that keeps it until its pods are gone.
     #[must_use]
     pub fn holds_on(&self) -> bool {
         self.finalizers.iter().any(|finalizer| finalizer == PROTECTION_FINALIZER)
     }
 
-    /// Whether a budget is the workload's: by its name too, somebody may have taken its owner away.
+    /// Whether a PodDisruptionBudget is the workload's: by its controller, or by its name, because its controller may
+    /// have been removed.
     fn is_own(&self, budget: &PdbFacts) -> bool {
         budget.controller.as_deref() == Some(self.uid) || budget.name.strip_prefix(BUDGET_PREFIX) == Some(self.uid)
     }
@@ -49,7 +53,7 @@ impl<'a> Facts<'a> {
         self.budgets.iter().filter(move |budget| all.is_own(budget))
     }
 
-    /// What is missing, in order.
+    /// Writes that complete the protection, in order.
     #[must_use]
     pub fn put_up(&self) -> Vec<Vec<Action>> {
         let with = || self.finalizers.iter().cloned().chain([PROTECTION_FINALIZER.to_owned()]).collect();
@@ -58,7 +62,7 @@ impl<'a> Facts<'a> {
             budget.is_closed && budget.selector == selector(self.uid) && budget.controller.as_deref() == Some(self.uid)
         };
         let budget = match self.own().find(|budget| !is_right(budget)) {
-            // It is made anew when it is gone.
+            // It is created again once it is gone.
             Some(wrong) => vec![delete(wrong)],
             None if self.own().next().is_none() => vec![Action::CreateBudget { name: format!("{BUDGET_PREFIX}{}", self.uid) }],
             None => Vec::new(),
@@ -69,13 +73,13 @@ impl<'a> Facts<'a> {
         vec![finalizer, budget, pods]
     }
 
-    /// Whether nothing is missing.
+    /// Whether the protection is complete.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.put_up().iter().all(Vec::is_empty)
     }
 
-    /// What is left of it, in order.
+    /// Writes that remove what is left of the protection, in order.
     #[must_use]
     pub fn take_down(&self) -> Vec<Vec<Action>> {
         let is_covered = |pod: &&Arc<PodFacts>| !pod.deleting && protector(pod).is_some();
@@ -83,7 +87,7 @@ impl<'a> Facts<'a> {
         vec![pods, self.own().map(delete).collect(), self.let_go()]
     }
 
-    /// The workload may go.
+    /// Removes the finalizer, so that the workload may be deleted.
     #[must_use]
     pub fn let_go(&self) -> Vec<Action> {
         let others = self.finalizers.iter().filter(|finalizer| *finalizer != PROTECTION_FINALIZER).cloned().collect();
@@ -94,7 +98,7 @@ impl<'a> Facts<'a> {
         Action::SetFinalizers { finalizers, version: self.version.to_owned() }
     }
 
-    /// Somebody else's budget that means these pods too.
+    /// A PodDisruptionBudget that is not the workload's and selects pods with these labels too.
     #[must_use]
     pub fn rival(&self, labels: &BTreeMap<String, String>) -> Option<&'a str> {
         let is_rival = |budget: &&Arc<PdbFacts>| !self.is_own(budget) && budget.selects(labels);
@@ -102,13 +106,13 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// The uid of the workload without which nobody deletes the pod.
+/// The uid of the workload that protects the pod: only its operator may delete the pod.
 #[must_use]
 pub fn protector(pod: &PodFacts) -> Option<&str> {
     pod.labels.get(PROTECTED_LABEL).map(String::as_str)
 }
 
-/// The pods of a workload that are protected.
+/// The selector of the protected pods of a workload.
 #[must_use]
 pub fn selector(uid: &str) -> LabelSelector {
     LabelSelector { match_labels: [(PROTECTED_LABEL.to_owned(), uid.to_owned())].into(), match_expressions: Vec::new() }

@@ -1,4 +1,4 @@
-//! Pods whose successors differ, or that change: as many as may be unavailable, those first whose hook has approved.
+//! Which pods are replaced or updated: as many as may be unavailable, those with an approval first.
 
 use std::sync::Arc;
 
@@ -12,10 +12,11 @@ use crate::facts::pod::PodFacts;
 use crate::plan::DeleteReason;
 use crate::refusal::{Held, Wanted};
 
-/// Whose turn it is to go or to change: those whose hook has agreed, those whose hook is being asked, those who were not asked, those whose hook said no.
+/// Pods go or change in this order: those with an approval, those whose hook is being asked, those whose hook was not
+/// asked, those whose hook denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    Agreed,
+    Approved,
     Asked,
     Open,
     Refused,
@@ -23,19 +24,21 @@ pub(super) enum Turn {
 
 fn turn(answer: Answer) -> Turn {
     match answer {
-        Answer::Free | Answer::Skipped(_) | Answer::Yes => Turn::Agreed,
+        Answer::Free | Answer::Skipped(_) | Answer::Approved => Turn::Approved,
         Answer::Asking => Turn::Asked,
         Answer::Open => Turn::Open,
-        Answer::No(_) | Answer::Again => Turn::Refused,
+        Answer::Denied(_) | Answer::Again => Turn::Refused,
     }
 }
 
 impl<'s> Ledger<'s, '_> {
-    /// Deletes pods whose successors shall differ, as many as may be unavailable. Pods that are unavailable anyway cost nothing. Returns how many have to wait.
+    /// Replaces or updates outdated pods, as many as may be unavailable. Pods that are unavailable already cost
+    /// nothing. Returns how many have to wait.
     ///
-    /// Where a hook has to agree, not more pods are asked at once than may be unavailable; one whose hook says no makes room for the next.
+    /// With a hook, no more pods are asked about at once than may be unavailable; a denied pod makes room for the next.
     pub(super) fn replace(&mut self) -> usize {
-        let turns: &[Turn] = if self.gates.are_any() { &[Turn::Agreed, Turn::Asked, Turn::Open, Turn::Refused] } else { &[Turn::Agreed] };
+        let turns: &[Turn] =
+            if self.gates.are_any() { &[Turn::Approved, Turn::Asked, Turn::Open, Turn::Refused] } else { &[Turn::Approved] };
         for turn in turns {
             self.replace_each(true, *turn);
             if self.view.rolls() {
@@ -52,7 +55,7 @@ impl<'s> Ledger<'s, '_> {
                 self.gates.cut();
                 return;
             }
-            // Who is to go anyway is not updated first.
+            // A pod that the user named for deletion is not updated first.
             let due = self.view.is_named_for_deletion(pod) == named && (named || self.is_outdated(pod, whose));
             if !due {
                 index += 1;
@@ -67,23 +70,23 @@ impl<'s> Ledger<'s, '_> {
                     self.hold_back(&pod, target, whose);
                     false
                 }
-                // Another pod gets the turn of one whose change is refused.
+                // A pod whose change is refused gives its turn to another one.
                 Manner::Recreate | Manner::Stay if self.is_held(&pod, wanted) => {
-                    self.held.extend((whose == Turn::Agreed).then(|| Held::new(&pod, wanted)));
+                    self.held.extend((whose == Turn::Approved).then(|| Held::new(&pod, wanted)));
                     false
                 }
                 Manner::Recreate => {
                     let why = if named { DeleteReason::Scale } else { DeleteReason::Update };
-                    self.pass(index, &pod, (Intent::Delete, whose), |all| all.remove(index, why))
+                    self.act_or_ask(index, &pod, (Intent::Delete, whose), |all| all.remove(index, why))
                 }
-                Manner::Stay => self.pass(index, &pod, (Intent::Update(&target.name), whose), |all| all.change(index, target)),
+                Manner::Stay => self.act_or_ask(index, &pod, (Intent::Update(&target.name), whose), |all| all.change(index, target)),
             };
             index += usize::from(!went);
         }
     }
 
     fn hold_back(&mut self, pod: &PodFacts, target: &Target, whose: Turn) {
-        if whose != Turn::Agreed {
+        if whose != Turn::Approved {
             return;
         }
         self.impossible += 1;
@@ -92,23 +95,24 @@ impl<'s> Ledger<'s, '_> {
         }
     }
 
-    fn look(&self, pod: &PodFacts, intent: Intent) -> Answer {
+    fn answer_of(&self, pod: &PodFacts, intent: Intent) -> Answer {
         match intent {
-            // What was approved before is not done; nothing new happens to the pod.
+            // The change was only announced, so nothing happens to the pod.
             Intent::Update(revision) if is_return(self.view, pod, revision) => Answer::Free,
-            // The kubelet changes the pod while it serves; the original asks nobody either.
+            // The kubelet changes the pod while it serves; like the original operator, no hook is asked.
             Intent::Update(_) if self.view.workload.strategy.kind == UpdateType::HotPatchUpdate => Answer::Free,
-            Intent::Delete | Intent::Update(_) | Intent::Updated(_) => self.gates.look(pod, intent),
+            Intent::Delete | Intent::Update(_) | Intent::Updated(_) => self.gates.answer(pod, intent),
         }
     }
 
-    /// Does `act` to a pod if its hook has agreed and its turn has come, or sees to it that the hook is asked. Says whether the pod is not where it was.
-    fn pass(&mut self, index: usize, pod: &PodFacts, (intent, whose): (Intent, Turn), act: impl FnOnce(&mut Self)) -> bool {
-        let answer = self.look(pod, intent);
+    /// Does `act` to a pod if it is approved and its turn has come, or asks its hook. Returns whether the pod left the
+    /// list of those that remain.
+    fn act_or_ask(&mut self, index: usize, pod: &PodFacts, (intent, whose): (Intent, Turn), act: impl FnOnce(&mut Self)) -> bool {
+        let answer = self.answer_of(pod, intent);
         if turn(answer) != whose {
             return false;
         }
-        // One that nobody can tell anything about is not there for free.
+        // An unavailable pod costs nothing, but one on a silent node may still serve.
         let is_free = !self.view.is_available(pod) && !self.view.is_silent(pod);
         let has_room = is_free || self.available > self.floor();
         let is_spare = self.view.group(pod) != Group::Current || self.current_to_spare > 0 || self.view.is_named_for_deletion(pod);
@@ -120,13 +124,13 @@ impl<'s> Ledger<'s, '_> {
                 self.gates.skip(pod, why);
                 act(self);
             }
-            Answer::Yes => {
+            Answer::Approved => {
                 self.gates.keep(pod, intent);
                 if has_room {
                     act(self);
                 } else {
                     self.wait_at(index);
-                    self.agreed += 1;
+                    self.approved += 1;
                 }
             }
             Answer::Asking => {
@@ -135,7 +139,7 @@ impl<'s> Ledger<'s, '_> {
             }
             Answer::Open | Answer::Again if may_ask && self.asks(pod, intent) => self.wait_at(index),
             Answer::Open => return false,
-            Answer::No(_) | Answer::Again => {
+            Answer::Denied(_) | Answer::Again => {
                 self.gates.keep(pod, intent);
                 return false;
             }
@@ -156,7 +160,8 @@ impl<'s> Ledger<'s, '_> {
         self.gates.ask(pod, intent, &changed)
     }
 
-    /// Whether a pod is to have another revision. Who said no may be asked again as long as the others have not taken its place for good.
+    /// Whether a pod should get another revision. The hook of a denied pod may be asked again until as many other pods
+    /// have gone or changed as the partition allows.
     pub(super) fn is_outdated(&self, pod: &PodFacts, whose: Turn) -> bool {
         match self.view.group(pod) {
             Group::Update => false,

@@ -1,4 +1,4 @@
-//! Templates and their history: which revision a template is, and what to call a new one.
+//! The history of templates: which revision a template is, and the name of a new one.
 
 use std::sync::Arc;
 
@@ -10,22 +10,23 @@ use crate::facts::revision::RevisionFacts;
 use crate::plan::{Action, NewRevision};
 use crate::quantity;
 
-/// The template's place in history.
+/// The revision of a template.
 #[derive(Debug)]
 pub struct Resolved {
     /// The revision's name.
     pub name: String,
     /// Its template.
     pub template: PodTemplate,
-    /// Whether its name belongs to a revision that is being deleted: no pod is made from it before that is gone.
+    /// Whether its name is that of a revision that is being deleted: no pod is created from it before that one is gone.
     pub is_leaving: bool,
     /// How often a name was taken by another template.
     pub collisions: i32,
-    /// What must be written so that the revision exists and is the newest.
+    /// Writes after which the revision exists and is the newest.
     pub actions: Vec<Action>,
 }
 
-/// Finds the revision of `template`, or names a new one. `all` are revisions that we own or may adopt; `taken` are names that others use.
+/// The revision of `template`, or a new one. `all` are revisions that the owner controls or may adopt; `taken` are
+/// names that others use.
 #[must_use]
 pub fn resolve(owner_name: &str, template: &PodTemplate, all: &[Arc<RevisionFacts>], taken: &[String], collisions: i32) -> Resolved {
     let live = || all.iter().filter(|revision| !revision.deleting);
@@ -41,7 +42,7 @@ pub fn resolve(owner_name: &str, template: &PodTemplate, all: &[Arc<RevisionFact
         let actions = if revision.number < newest { vec![bump] } else { Vec::new() };
         return found(&revision.name, collisions, false, actions);
     }
-    // Under another name its pods would look outdated.
+    // Under another name its pods would be outdated.
     let leaving = || all.iter().filter(|revision| revision.deleting);
     if let Some(revision) = leaving().filter(is_equal).max_by_key(|revision| (revision.number, &revision.name)) {
         return found(&revision.name, collisions, true, Vec::new());
@@ -63,7 +64,7 @@ pub fn resolve(owner_name: &str, template: &PodTemplate, all: &[Arc<RevisionFact
     }
 }
 
-/// The revision that pods keep while the template cannot be followed.
+/// The revision that pods keep while the template is invalid.
 #[must_use]
 pub fn stay(remembered: &str, template: &PodTemplate, all: &[Arc<RevisionFacts>], collisions: i32) -> Resolved {
     let known = all.iter().find(|revision| revision.name == remembered && !revision.deleting && revision.template.too_large().is_none());
@@ -71,12 +72,12 @@ pub fn stay(remembered: &str, template: &PodTemplate, all: &[Arc<RevisionFacts>]
     Resolved { name: remembered.to_owned(), template, is_leaving: false, collisions, actions: Vec::new() }
 }
 
-/// What a template means, worked out once: templates that mean the same are the same revision.
+/// The meaning of a template, computed once: templates with the same meaning are the same revision.
 fn meaning(template: &PodTemplate) -> &Meaning {
     template.meaning(|value| Sha256::digest(canonical(value).to_string()).into())
 }
 
-/// Revisions to forget: the oldest ones beyond `limit` among those that nothing needs.
+/// Revisions to delete: the oldest ones beyond `limit` among those that are not used.
 #[must_use]
 pub fn superfluous(ours: &[Arc<RevisionFacts>], limit: usize, is_needed: impl Fn(&str) -> bool) -> Vec<Action> {
     let mut idle: Vec<_> = ours.iter().filter(|revision| !revision.deleting && !is_needed(&revision.name)).collect();
@@ -95,10 +96,10 @@ pub fn data(mut template: Value) -> Value {
     json!({ "spec": { "template": template } })
 }
 
-/// What of a template only a ControllerRevision stores.
+/// A key of the template that only a ControllerRevision stores.
 pub(crate) const REPLACES: &str = "$patch";
 
-/// FNV-1 over the text and the number of collisions, its decimal digits written with letters that form no words.
+/// FNV-1 of the text and the number of collisions, its decimal digits replaced by characters that form no words.
 fn hash(bytes: &str, collisions: i32) -> String {
     let text = bytes.bytes().chain(collisions.to_string().into_bytes());
     let sum = text.fold(0x811c_9dc5_u32, |hash, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(byte));
@@ -120,7 +121,7 @@ fn safe_digit(digit: char) -> char {
     }
 }
 
-/// The meaning of a template: keys in order, without nulls and without what the API server would fill in anyway.
+/// The meaning of a template: sorted keys, without nulls and without defaults of the API server.
 #[must_use]
 pub fn canonical(template: &Value) -> Value {
     let mut meaning = without_nulls(template);
@@ -192,7 +193,7 @@ fn forget_volume_defaults(volume: &mut Value) {
     }
 }
 
-/// Writes a quantity so that 1, "1" and "1000m" are the same. What cannot be read stays as it is.
+/// Normalizes a quantity, so that 1, "1" and "1000m" are the same. A text that is not a quantity stays as it is.
 fn same_quantity(value: &mut Value) {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     if let Some(nanos) = quantity::nanos(&text) {
@@ -370,7 +371,7 @@ mod tests {
             let waits = resolve("game", &template.clone().into(), &[leaving(&own.name, 9, other)], &[], 0);
             assert_eq!((waits.name.as_str(), waits.is_leaving, waits.actions.len(), waits.collisions), (own.name.as_str(), true, 0, 0));
         }
-        // The original's name for the same template.
+        // The original operator's name for the same template.
         let waits = resolve("game", &template.clone().into(), &[leaving("game-b7f", 1, &template)], &[], 0);
         assert_eq!((waits.name.as_str(), waits.is_leaving), ("game-b7f", true));
         let ours = [facts("game-a", 1, &template), leaving("game-z", 9, &image("game:2"))];

@@ -1,4 +1,4 @@
-//! Scale-in: which pods go that are more than are wanted.
+//! Scale-in: which of the surplus pods go.
 
 use std::sync::Arc;
 
@@ -10,8 +10,9 @@ use crate::plan::DeleteReason;
 use crate::refusal::{Held, Wanted};
 
 impl Ledger<'_, '_> {
-    /// Deletes pods beyond the wanted number: named ones first, then old ones as far as the partition lets them go, then updated ones. A pod whose hook is being asked
-    /// stays the one that goes; one whose deletion is refused is spared for another, unless the user named it.
+    /// Deletes pods beyond the wanted number: named ones first, then outdated ones as far as the partition allows, then
+    /// updated ones. A pod whose hook is being asked stays the chosen one; a pod whose deletion is refused is kept, and
+    /// another goes, unless the user named it.
     pub(super) fn scale_in<K: Kind>(&mut self) {
         let surge = self.view.limits.max_surge.min(self.to_replace());
         let mut surplus = (self.count() - self.asked_to_leave).saturating_sub(self.view.replicas + surge);
@@ -22,7 +23,8 @@ impl Ledger<'_, '_> {
         let any_silent = self.pods.iter().any(|pod| self.is_spared_for_silence(pod));
         let mut pool: Vec<Option<Arc<PodFacts>>> = std::mem::take(&mut self.pods).into_iter().map(Some).collect();
         let mut asks = 0;
-        // The order changes only when the floor is reached, and when no pod of the stable revision is left to spare.
+        // The order depends on whether the floor is reached, and on whether a pod of the stable revision is left to
+        // spare.
         let terms = |all: &Self| (all.available.saturating_sub(all.promised) <= all.floor(), all.current_to_spare == 0);
         'order: while surplus > 0 {
             let (before, order) = (terms(self), self.victims::<K>(&pool, &chosen));
@@ -35,7 +37,7 @@ impl Ledger<'_, '_> {
                     break 'order;
                 }
                 let Some(pod) = pool.get_mut(index).and_then(Option::take) else { continue };
-                // Those on silent nodes may be all that serve besides one that would go below the floor.
+                // If this pod goes below the floor, pods on silent nodes may be all that serve besides it.
                 let waits = self.is_spared_for_silence(&pod) || any_silent && before.0 && self.view.is_available(&pod);
                 surplus -= 1;
                 if waits {
@@ -50,8 +52,9 @@ impl Ledger<'_, '_> {
         self.pods.extend(pool.into_iter().flatten());
     }
 
-    /// Places of pods, in the order in which they go. As long as an unavailable pod is left, no available one goes below the floor. One whose deletion is refused waits for
-    /// it only if the user named it or no other pod can go instead.
+    /// Indexes of pods, in the order in which they go. As long as an unavailable pod is left, no available one goes
+    /// below the floor. A pod whose deletion is refused is chosen only if the user named it or no other pod can go
+    /// instead.
     fn victims<K: Kind>(&self, pool: &[Option<Arc<PodFacts>>], chosen: &[u8]) -> Vec<usize> {
         let at_floor = self.available.saturating_sub(self.promised) <= self.floor();
         let class = |pod: &PodFacts| if self.view.is_named_for_deletion(pod) { 0 } else { K::class(self, pod).saturating_add(1) };
@@ -66,12 +69,13 @@ impl Ledger<'_, '_> {
         order.into_iter().map(|(.., index)| index).collect()
     }
 
-    /// Whether a scale-in rather waits than takes a pod: nobody can tell whether it serves, and the user did not name it.
+    /// Whether a scale-in waits instead of deleting a pod: whether it serves is not known, and the user did not name
+    /// it.
     fn is_spared_for_silence(&self, pod: &PodFacts) -> bool {
         self.view.is_silent(pod) && !self.view.is_named_for_deletion(pod)
     }
 
-    /// Deletes a pod that is too many, or sees to it that its hook is asked. Says whether it is asked now.
+    /// Deletes a surplus pod, or asks its hook. Returns whether it is asked now.
     fn leave(&mut self, pod: Arc<PodFacts>) -> bool {
         if self.is_held(&pod, Wanted::Leave) {
             self.held.push(Held::new(&pod, Wanted::Leave));
@@ -90,10 +94,11 @@ impl Ledger<'_, '_> {
         false
     }
 
-    /// How pods were chosen to go before: first those whose hook has agreed, then those that were asked, then all others.
+    /// How far the deletion of each pod has come: first those with an approval, then those that are marked, then all
+    /// others.
     fn chosen(&self) -> Vec<u8> {
         let choice = |pod: &Arc<PodFacts>| match gate::is_marked(pod) {
-            true => u8::from(self.gates.look(pod, Intent::Delete) != Answer::Yes),
+            true => u8::from(self.gates.answer(pod, Intent::Delete) != Answer::Approved),
             false => 2,
         };
         self.pods.iter().map(choice).collect()

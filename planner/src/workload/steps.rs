@@ -1,11 +1,11 @@
-//! What is written, in which order, and why.
+//! The order of the writes, and the reason for it.
 
 use super::moves::Moves;
 use super::revision;
 use super::view::{Group, View};
 use crate::plan::Action;
 
-/// The writes of one plan. A write that is refused stops only what depends on it.
+/// The writes of one plan. A refused write stops only what depends on it.
 pub(super) fn of(view: &View, moves: &mut Moves) -> Vec<Vec<Action>> {
     let protection = view.protection();
     let guards = if view.protects() { protection.put_up() } else { protection.take_down() };
@@ -16,28 +16,29 @@ pub(super) fn of(view: &View, moves: &mut Moves) -> Vec<Vec<Action>> {
         [&mut moves.missing, &mut moves.deletions, &mut moves.successors, &mut moves.ended].map(std::mem::take);
     let one = |step: Vec<Action>| vec![step];
     let order: [Vec<Vec<Action>>; 17] = [
-        one(gates.voids),                   // an approval that is no longer wanted is gone before anything is done to its pod
+        one(gates.voids),                   // an approval that is not needed any more is deleted before its pod is touched
         one(gates.unmarks),                 // and so is the mark of a pod that stays
-        one(view.claims.clone()),           // only what is ours is changed
-        ending,                             // what is under way ends first: pods serve again, containers restart after their grace
-        guards,                             // what protects a pod is there before the pod
-        one(view.canary.actions.clone()),   // a pause or its end is told before the rollout moves
-        one(view.revision_actions.clone()), // what a pod is made from is there before the pod
-        one(missing),                       // what is missing comes before anything goes
-        one(gates.skips),                   // that a hook is skipped is told before its pod goes
-        one(deletions),                     // a pod goes
-        one(successors),                    // before its successor comes: there are never more than replicas + maxSurge
+        one(view.adoptions.clone()),        // only pods and revisions that the workload controls are changed
+        ending,                             // what is under way ends first: pods return to endpoints, containers restart
+        guards,                             // the protection of a pod exists before the pod
+        one(view.canary.actions.clone()),   // a pause or its end is written before the rollout continues
+        one(view.revision_actions.clone()), // the revision of a pod exists before the pod
+        one(missing),                       // missing pods are created before any is deleted
+        one(gates.skips),                   // that a hook is skipped is recorded before its pod is deleted
+        one(deletions),                     // a pod is deleted
+        one(successors),                    // before its successor is created: there are never more than replicas + maxSurge
         starting,                           // pods start to change when what others started has ended
-        one(gates.marks),                   // which pod is to go is written down
+        one(gates.marks),                   // a pod that is to be deleted is marked
         one(gates.questions),               // before its hook is asked
-        one(gates.resets),                  // `retry` has done its work
-        one(ended),                         // pods that ended fill no place any more
-        one(view.canary.leftovers.clone()), // and HookRuns of earlier steps decide nothing
+        one(gates.resets),                  // `retry` is reset once its question is asked
+        one(ended),                         // ended pods do not count any more
+        one(view.canary.leftovers.clone()), // and neither do HookRuns of earlier steps
     ];
     order.into_iter().flatten().collect()
 }
 
-/// The writes that are made now: without those that wait for a refused one, and each write of the workload itself at most once. `tidy` comes last.
+/// The writes that are made now: not those that depend on a refused one, and at most one write of the workload itself.
+/// `tidy` comes last.
 pub(super) fn admitted(view: &View, writes: Vec<Vec<Action>>, tidy: [Vec<Action>; 2]) -> Vec<Vec<Action>> {
     let mut steps = view.refusals.admit(writes, view.now);
     write_workload_once(&mut steps);
@@ -46,7 +47,8 @@ pub(super) fn admitted(view: &View, writes: Vec<Vec<Action>>, tidy: [Vec<Action>
     steps
 }
 
-/// Each write of the workload names the version that was seen: the first is made now, the others on what it brings.
+/// Each write of the workload names the version that was observed, so only the first is made now. The others follow in
+/// the next plan.
 fn write_workload_once(steps: &mut [Vec<Action>]) {
     let mut is_written = false;
     for step in steps {
@@ -57,7 +59,7 @@ fn write_workload_once(steps: &mut [Vec<Action>]) {
     }
 }
 
-/// Revisions that nothing needs any more.
+/// Deletions of revisions that are not used any more.
 pub(super) fn forgotten(view: &View, current_revision: &str) -> Vec<Action> {
     let needed = |name: &str| {
         let carried = view.ours.iter().any(|pod| pod.revision() == Some(name));

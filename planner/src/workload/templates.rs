@@ -1,4 +1,5 @@
-//! Templates of revisions, read for one decision: text is kept, and what is read of it is dropped with the decision.
+//! Templates of revisions, parsed for one decision: they are stored as text, and what is parsed is dropped after the
+//! decision.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -9,12 +10,12 @@ use serde_json::Value;
 
 use crate::facts::revision::RevisionFacts;
 
-/// Templates that are kept as long as the decision takes; others are read again.
-const MOST_READ: usize = 4;
-/// Of how many revisions, the newest first, labels and annotations are remembered.
-const MOST_REMEMBERED: usize = 64;
-/// How many bytes of templates are read for that.
-const MOST_BYTES: usize = 1024 * 1024;
+/// The most parsed templates that are kept for the decision; others are parsed again.
+const MAX_PARSED: usize = 4;
+/// The most revisions, newest first, whose labels and annotations are read.
+const MAX_REVISIONS: usize = 64;
+/// The most bytes of templates that are parsed for that.
+const MAX_BYTES: usize = 1024 * 1024;
 
 /// Templates of revisions.
 #[derive(Debug)]
@@ -25,13 +26,13 @@ pub struct Templates<'a> {
 }
 
 impl<'a> Templates<'a> {
-    /// Nothing is read yet.
+    /// No template is parsed yet.
     #[must_use]
     pub fn of(revisions: &'a [Arc<RevisionFacts>]) -> Self {
         Self { revisions, read: RefCell::default(), metadata: OnceCell::new() }
     }
 
-    /// The template of a revision: the one that is given, or the one that is stored.
+    /// The template of a revision: the given one, or else the stored one.
     pub fn read(&self, name: &str, given: Option<&PodTemplate>) -> Option<Arc<Value>> {
         if let Some(template) = self.read.borrow().get(name) {
             return Some(Arc::clone(template));
@@ -39,7 +40,7 @@ impl<'a> Templates<'a> {
         let stored = || self.revisions.iter().find(|revision| revision.name == name).map(|revision| &revision.template);
         let template = Arc::new(given.or_else(stored).filter(|template| template.too_large().is_none())?.value());
         let mut read = self.read.borrow_mut();
-        if read.len() < MOST_READ {
+        if read.len() < MAX_PARSED {
             read.insert(name.to_owned(), Arc::clone(&template));
         }
         Some(template)
@@ -50,8 +51,8 @@ impl<'a> Templates<'a> {
         let all = self.metadata.get_or_init(|| {
             let mut all: Vec<_> = self.revisions.iter().collect();
             all.sort_by_key(|revision| (std::cmp::Reverse(revision.number), &revision.name));
-            all.truncate(MOST_REMEMBERED);
-            let mut bytes = MOST_BYTES;
+            all.truncate(MAX_REVISIONS);
+            let mut bytes = MAX_BYTES;
             all.retain(|revision| {
                 bytes = bytes.saturating_sub(revision.template.text().len());
                 bytes > 0

@@ -7,7 +7,6 @@ use api::names::PAUSED_FOR_ANNOTATION;
 use api::template::PodTemplate;
 use api::tkex::{HookRun, HotPatchExecutor, PodIndex, UpdateType};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
 use super::adopt::adopt;
@@ -72,13 +71,13 @@ pub struct View<'a> {
     /// The progress of the canary.
     pub canary: CanaryState,
     pub(super) collisions: i32,
-    pub(super) claims: Vec<Action>,
+    pub(super) adoptions: Vec<Action>,
     pub(super) revision_actions: Vec<Action>,
     /// HookRuns that were made for this object and no other.
     pub(super) runs: Vec<Arc<HookRun>>,
     /// Every pod of the object, deleted and ended ones included.
     pub ours: Vec<Arc<PodFacts>>,
-    /// Pods that fill a place, in the order of the kind: active ones, and ended ones whose successor has to wait.
+    /// Pods that fill a place, in the order of the kind: active ones, and ended ones that are not replaced yet.
     pub placed: Vec<Arc<PodFacts>>,
     /// Pods that ended and are to be replaced.
     pub(super) ended: Vec<Arc<PodFacts>>,
@@ -107,9 +106,9 @@ impl<'a> View<'a> {
         // Surge pods need numbers too.
         let numbers = index.as_ref().ok().and_then(|range| Some(index::size(range.as_ref()?)));
         let limits = numbers.map_or(limits, |numbers| limits.with_surge_of(numbers.saturating_sub(replicas)));
-        let (ours, mut claims) = adopt(workload.uid(), workload.selector, workload.protects(), &seen.pods);
+        let (ours, mut adoptions) = adopt(workload.uid(), workload.selector, workload.protects(), &seen.pods);
         let orphans = seen.revisions.iter().filter(|revision| revision.controller.is_none() && !revision.deleting);
-        claims.extend(orphans.map(|revision| Action::AdoptRevision { name: revision.name.clone(), uid: revision.uid.clone() }));
+        adoptions.extend(orphans.map(|revision| Action::AdoptRevision { name: revision.name.clone(), uid: revision.uid.clone() }));
         let Resolved { name, template, is_leaving, collisions, actions: revision_actions } = resolve(&workload, seen);
         let update = Target { name, template, is_leaving };
         let current = current(workload.memory.current_revision, &update, &seen.revisions, &ours);
@@ -133,7 +132,7 @@ impl<'a> View<'a> {
             revision,
             canary,
             collisions,
-            claims,
+            adoptions,
             revision_actions,
             runs,
             ours,
@@ -172,18 +171,9 @@ impl<'a> View<'a> {
         !pod.deleting && pod.is_available(self.workload.min_ready, self.now) && answers()
     }
 
-    /// Whether a pod is on a node that does not answer and does not count as lost: it may serve, and nobody can tell.
+    /// Whether a pod is on a node that does not answer and does not count as lost: it may still serve.
     pub(super) fn is_silent(&self, pod: &PodFacts) -> bool {
         pod.node.as_deref().is_some_and(|node| self.seen.nodes.silent_since(node, self.now).is_some())
-    }
-
-    /// Pods that are spared because nobody can tell whether they serve.
-    pub(super) fn silent(&self) -> Option<Hold> {
-        let nodes = &self.seen.nodes;
-        let silent: Vec<&str> =
-            self.placed.iter().filter_map(|pod| pod.node.as_deref()).filter(|node| nodes.silent_since(node, self.now).is_some()).collect();
-        let node = silent.iter().min()?;
-        Some(Hold::NodesSilent { pods: silent.len(), node: (*node).to_owned(), until: nodes.lost_at(node), braked: nodes.braked })
     }
 
     /// Whether the operator itself moves pods to the update revision now.
@@ -258,67 +248,22 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether a pod is to go, whatever else happens: the user named it, or wants to empty its node and it is for its hook to say when, or its node is gone.
+    /// Whether a pod is to be deleted, whatever else happens: the user named it or drains its node (then its hook says when), or its node is gone.
     pub(super) fn is_named_for_deletion(&self, pod: &PodFacts) -> bool {
         let is_abandoned = || self.abandoned_at(pod).is_some_and(|at| at <= self.now);
         self.named.contains(pod.name.as_str()) || self.is_on_cordoned_node(pod) || is_abandoned()
     }
 
-    /// When a protected pod on a node that does not answer is given up: nobody else may delete it.
+    /// When a protected pod on a node that does not answer is given up: no one but the operator may delete it.
     fn abandoned_at(&self, pod: &PodFacts) -> Option<Timestamp> {
         self.seen.nodes.lost_at(pod.node.as_deref()?).filter(|_| self.protects())
     }
 
-    fn is_on_cordoned_node(&self, pod: &PodFacts) -> bool {
+    pub(super) fn is_on_cordoned_node(&self, pod: &PodFacts) -> bool {
         self.protects() && pod.node.as_deref().is_some_and(|node| self.seen.nodes.is_cordoned(node))
     }
 
-    /// What protection has to say.
-    pub(super) fn guarded(&self) -> Vec<Hold> {
-        if !self.protects() {
-            return Vec::new();
-        }
-        let cordoned: Vec<_> = self.placed.iter().filter(|pod| self.is_on_cordoned_node(pod)).collect();
-        let node = cordoned.iter().filter_map(|pod| pod.node.clone()).min();
-        let cordoned = node.map(|node| Hold::Cordoned { pods: cordoned.len(), node });
-        let rival = self.protection().rival(&self.workload.template.labels());
-        cordoned.into_iter().chain(rival.map(|name| Hold::OtherBudget { name: name.to_owned() })).collect()
-    }
-
-    /// Pods whose successor has to wait, and until when.
-    pub(super) fn ended_too_soon(&self) -> Option<Hold> {
-        let soon: Vec<_> = self.placed.iter().filter(|pod| pod.has_ended()).map(|pod| replaceable_at(pod)).collect();
-        let until = soon.iter().min().copied()?;
-        Some(Hold::EndedTooSoon { pods: soon.len(), until })
-    }
-
-    /// Fields that have no effect here, although the user gave them a value.
-    pub(super) fn ignored(&self) -> Vec<Hold> {
-        let strategy = &self.workload.strategy;
-        let is_zero = |value: &IntOrString| matches!(value, IntOrString::Int(0)) || *value == IntOrString::String("0%".to_owned());
-        let mut ignored = Vec::new();
-        if self.stays() && !is_zero(&strategy.max_surge) {
-            let why = "pods stay when they are updated";
-            ignored.push(Hold::Ignored { field: "spec.updateStrategy.maxSurge", why });
-        }
-        if !self.stays() && !is_zero(&strategy.max_surge) && self.limits.max_surge == 0 && matches!(self.index, Ok(Some(_))) {
-            let why = "spec.podIndex has no more numbers than replicas";
-            ignored.push(Hold::Ignored { field: "spec.updateStrategy.maxSurge", why });
-        }
-        if self.workload.protect && !self.protects() {
-            let why = "there is no spec.preDeleteUpdateStrategy.hook to ask";
-            ignored.push(Hold::Ignored { field: "spec.preDeleteUpdateStrategy.protect", why });
-        }
-        if strategy.canary.as_ref().is_some_and(|canary| !canary.steps.is_empty()) && !is_zero(&strategy.partition) {
-            ignored.push(Hold::Ignored { field: "spec.updateStrategy.partition", why: "the canary steps say how many pods stay" });
-        }
-        if self.history_limit() > MOST_REVISIONS {
-            ignored.push(Hold::Clamped { field: "spec.revisionHistoryLimit", most: MOST_REVISIONS });
-        }
-        ignored
-    }
-
-    /// When something becomes due by itself.
+    /// When something becomes due without an event.
     pub(super) fn wake(&self) -> Option<Timestamp> {
         let ripening = self.placed.iter().filter(|pod| pod.is_ready() && !self.is_available(pod));
         let ripe = ripening.filter_map(|pod| pod.available_at(self.workload.min_ready)).filter(|at| *at > self.now);
@@ -420,6 +365,6 @@ fn current(remembered: &str, update: &Target, revisions: &[Arc<RevisionFacts>], 
     found.map_or_else(|| update.clone(), target)
 }
 
-fn replaceable_at(pod: &PodFacts) -> Timestamp {
+pub(super) fn replaceable_at(pod: &PodFacts) -> Timestamp {
     pod.created.checked_add(SHORTEST_LIFE).unwrap_or(Timestamp::MAX)
 }

@@ -1,4 +1,4 @@
-//! Pods that stay and change.
+//! In-place updates of pods in one plan.
 
 use std::collections::BTreeMap;
 
@@ -12,28 +12,28 @@ use crate::refusal::Wanted;
 use crate::workload::view::{Target, View};
 use crate::workload::{Now, inplace};
 
-/// Writes to pods that stay.
+/// Writes to pods that are updated in-place.
 #[derive(Debug, Default)]
 pub(in crate::workload) struct Changes {
-    /// Pods that may serve again, or should not serve.
+    /// Pods that return to their endpoints, or are removed from them.
     pub(in crate::workload) upkeep: Vec<Action>,
-    /// What is due of changes that were begun before.
+    /// Writes that are due for changes that started before.
     due: Vec<Writes>,
-    /// Changes that begin.
-    begun: Vec<Writes>,
-    /// What is worth telling.
+    /// Changes that start in this plan.
+    started: Vec<Writes>,
+    /// Events.
     pub(in crate::workload) notes: Vec<Note>,
-    /// Where templates of other revisions differ too much, by the revision of the pod and the one it should have.
+    /// Paths that differ too much for an in-place update, by the revision of the pod and the one that it should get.
     obstacles: BTreeMap<(String, String), Vec<String>>,
 }
 
-/// How many pods begin to change together: the last of them leaves its services a moment before the first restarts.
-const TOGETHER: usize = 64;
+/// How many pods start to change together: the last of them is drained a moment before the first restarts.
+const MAX_TOGETHER: usize = 64;
 
 /// Writes to one pod, in order.
 #[derive(Debug, Default)]
 struct Writes {
-    /// It leaves its services.
+    /// It is removed from its endpoints.
     drain: Option<Action>,
     /// It gets other requests and limits.
     resize: Option<Action>,
@@ -56,46 +56,47 @@ impl Writes {
 /// How a pod gets to another revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::workload) enum Manner {
-    /// Another pod takes its place.
+    /// It is deleted, and another pod takes its place.
     Recreate,
-    /// It changes.
+    /// It is updated in-place.
     Stay,
-    /// Not at all.
+    /// It keeps its revision.
     Hold,
 }
 
-/// What upkeep leaves to be seen to.
+/// What is left to do for a pod after its upkeep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::workload) enum Upkeep<'p> {
     /// Nothing.
     Done,
-    /// A change to this revision is announced, and its hook has agreed.
+    /// A change to this revision is announced, and its hook has approved.
     Waits(&'p str),
     /// The rest of a change is refused.
     Refused,
-    /// A part of a change is made, and the pod serves.
+    /// A part of a change is made, and the pod is in its endpoints.
     Exposed,
 }
 
 impl Changes {
     /// Whether there is nothing to write.
     pub(in crate::workload) fn is_empty(&self) -> bool {
-        self.upkeep.is_empty() && self.due.is_empty() && self.begun.is_empty()
+        self.upkeep.is_empty() && self.due.is_empty() && self.started.is_empty()
     }
 
-    /// What was begun is ended before more is begun, so that pods are out of their services for as short as can be.
+    /// Changes that are under way end before others start, so that pods are out of their endpoints as briefly as
+    /// possible. Returns the writes that end changes, and those that start them.
     ///
-    /// `proven` pods have the new revision already. The first of a rollout begin with few others: a change that the API server refuses for all of them is noticed before
-    /// many are out of their services.
+    /// `proven` pods have the new revision already. The first pods of a rollout start with few others, so that a change
+    /// that the API server refuses for all of them is noticed before many pods are drained.
     pub(in crate::workload) fn into_steps(self, proven: usize) -> (Vec<Vec<Action>>, Vec<Vec<Action>>) {
         let mut ending = vec![self.upkeep];
         ending.extend(Writes::steps(self.due));
         let mut starting = Vec::new();
-        let mut together = proven.clamp(1, TOGETHER);
-        let mut begun = self.begun.into_iter().peekable();
-        while begun.peek().is_some() {
-            starting.extend(Writes::steps(begun.by_ref().take(together)));
-            together = (together * 2).min(TOGETHER);
+        let mut together = proven.clamp(1, MAX_TOGETHER);
+        let mut started = self.started.into_iter().peekable();
+        while started.peek().is_some() {
+            starting.extend(Writes::steps(started.by_ref().take(together)));
+            together = (together * 2).min(MAX_TOGETHER);
         }
         (ending, starting)
     }
@@ -114,9 +115,9 @@ impl Changes {
         }
     }
 
-    /// What stands in the way of changing a pod where it is.
+    /// Paths that prevent an in-place update; none if it is possible.
     pub(in crate::workload) fn obstacles(&mut self, view: &View, pod: &PodFacts, target: &Target) -> &[String] {
-        // Pods that do not say what they were made from are looked at one by one.
+        // Pods without a known revision are compared one by one.
         let revision = pod.revision().unwrap_or(&pod.uid);
         self.obstacles.entry((revision.to_owned(), target.name.clone())).or_insert_with(|| {
             match (view.template(revision), &pod.spec, view.template(&target.name)) {
@@ -128,13 +129,13 @@ impl Changes {
         })
     }
 
-    /// Begins to change a pod.
+    /// Starts to change a pod.
     pub(in crate::workload) fn start(&mut self, view: &View, pod: &PodFacts, revision: &str, ask_after: bool) {
         let difference = difference(view, pod, revision);
         let now = view.now;
         if view.workload.strategy.kind == UpdateType::HotPatchUpdate {
             let restart = Some(Action::PatchPod(inplace::hot_patch(pod, revision, &difference, now)));
-            self.begun.push(Writes { restart, ..Writes::default() });
+            self.started.push(Writes { restart, ..Writes::default() });
             return;
         }
         let restarts = difference.restarts();
@@ -150,25 +151,25 @@ impl Changes {
         let in_turn = in_order && (difference.images.len() > 1 || is_under_way);
         let first = Action::PatchPod(inplace::start(pod, revision, &difference, Terms { grace, ask_after, in_turn }, now));
         if !restarts || (pod.gate == Gate::Absent && !in_turn) {
-            self.begun.push(Writes { drain: None, resize: resize(pod, revision, &difference), restart: Some(first) });
+            self.started.push(Writes { drain: None, resize: resize(pod, revision, &difference), restart: Some(first) });
             return;
         }
         let mut writes = Writes { drain: Some(first), ..Writes::default() };
-        // Nothing to wait for: what comes next comes in the same plan.
+        // Without a grace period the next writes follow in the same plan.
         if grace == 0 && !in_order {
             writes.resize = resize(pod, revision, &difference);
             writes.restart = Some(Action::PatchPod(inplace::follow(pod, revision, &difference)));
         }
-        self.begun.push(writes);
+        self.started.push(writes);
     }
 
-    /// What a pod needs that is not begun anew: the end of its grace, its return to its services.
+    /// Continues a change that is under way: ends its grace period, or returns the pod to its endpoints.
     pub(in crate::workload) fn upkeep<'p>(&mut self, view: &View, pod: &'p PodFacts) -> Upkeep<'p> {
         let now = view.now;
         let revision = pod.revision().unwrap_or_default();
         let is_refused = || view.refusals.hold_back(&pod.uid, Wanted::Rest(revision));
         match pod.update.as_deref().map_or(Progress::Resting, |update| update.progress(pod)) {
-            // Nothing stays drained for a change that cannot come.
+            // A pod does not stay drained for a change that is refused.
             Progress::Draining(_) if is_refused() => {
                 self.upkeep.extend(give_up(pod, now).map(Action::PatchPod));
                 return Upkeep::Refused;
@@ -190,7 +191,7 @@ impl Changes {
         Upkeep::Done
     }
 
-    /// Takes a pod out of its services for the rest of its change.
+    /// Removes a pod from its endpoints for the rest of its change.
     pub(in crate::workload) fn drain(&mut self, pod: &PodFacts, now: Now) {
         self.upkeep.push(Action::PatchPod(inplace::gate(pod, false, now)));
     }
@@ -211,19 +212,20 @@ fn resize(pod: &PodFacts, revision: &str, difference: &Difference) -> Option<Act
     (!difference.resources.is_empty()).then(|| Action::PatchPod(inplace::resize(pod, revision, difference)))
 }
 
-/// Lets a pod serve whose change is refused: as what it was, or, if a part of the change is made, with that.
+/// Returns a pod to its endpoints whose change is refused: with its earlier revision, or, if a part of the change is
+/// made, with that part.
 fn give_up(pod: &PodFacts, now: Now) -> Option<PodPatch> {
     let runs = pod.containers.iter().all(|container| container.running);
     let halfway = || (pod.gate != Gate::Absent && runs).then(|| inplace::gate(pod, true, now));
     inplace::take_back(pod, now).or_else(halfway)
 }
 
-/// Containers that change their image when a pod follows a revision.
+/// Containers that get another image when a pod follows a revision.
 pub(in crate::workload) fn changed_containers(view: &View, pod: &PodFacts, revision: &str) -> Vec<String> {
     difference(view, pod, revision).images.into_iter().map(|(name, _)| name).collect()
 }
 
-/// Whether following a revision only takes back what was announced and not done.
+/// Whether following a revision only takes back a change that was announced and not made.
 pub(in crate::workload) fn is_return(view: &View, pod: &PodFacts, revision: &str) -> bool {
     let announced = pod.update.as_deref().is_some_and(|update| update.pending.is_some());
     announced && !difference(view, pod, revision).restarts()
@@ -238,7 +240,7 @@ fn difference(view: &View, pod: &PodFacts, revision: &str) -> Difference {
     let Some(template) = view.template(revision) else { return Difference::default() };
     let base = inplace::followed(pod).and_then(|revision| view.template(revision));
     let mut difference = inplace::difference(pod, &template, base.as_deref(), view.templates.metadata_of_others(revision));
-    // What was announced is what changes.
+    // Only announced images change.
     let pending = pod.update.as_deref().and_then(|update| update.pending.as_ref());
     if let Some(pending) = pending.filter(|pending| pending.revision == revision && !pending.container_images.is_empty()) {
         difference.images.retain(|(name, _)| pending.container_images.contains_key(name));

@@ -1,4 +1,4 @@
-//! What differs between a pod and a template, and whether that can be changed in place.
+//! Differences between a pod and a template, and whether an in-place update can apply them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,8 @@ use crate::facts::pod::{PodFacts, Resources};
 use crate::quantity;
 use crate::workload::revision::canonical;
 
-/// Paths that are named at most.
-const NAMED: usize = 5;
+/// The most paths that are named.
+const MAX_PATHS: usize = 5;
 
 /// What has to change for a pod to follow a template.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Difference {
     }
 }
 
-/// Paths where two templates differ in a way that a running pod cannot follow; none if it can.
+/// Paths where two templates differ in a way that a running pod cannot follow; none if it can follow.
 #[must_use]
 pub fn obstacles(old: &Value, new: &Value, lowers_memory: bool) -> Vec<String> {
     let (mut old, mut new) = (canonical(&with_one_image(old)), canonical(&with_one_image(new)));
@@ -45,12 +45,12 @@ pub fn obstacles(old: &Value, new: &Value, lowers_memory: bool) -> Vec<String> {
     }
     [&mut old, &mut new].into_iter().for_each(forget_all_changeable);
     compare("template", &old, &new, &mut paths);
-    paths.truncate(NAMED);
+    paths.truncate(MAX_PATHS);
     paths
 }
 
-/// Paths where a pod is not what a template asks for in a way that it cannot follow. The API server and admission webhooks add to a pod: what the template does not
-/// mention may be anything, except for what every pod has.
+/// Paths where a pod differs from a template in a way that it cannot follow. The API server and admission webhooks add
+/// to a pod: what the template does not mention may be anything, except for what every pod has.
 #[must_use]
 pub fn unlike(spec: &str, template: &Value, lowers_memory: bool) -> Vec<String> {
     let Ok(spec) = serde_json::from_str::<Value>(spec) else { return vec!["template.spec".to_owned()] };
@@ -68,15 +68,15 @@ pub fn unlike(spec: &str, template: &Value, lowers_memory: bool) -> Vec<String> 
     if count(&found) != count(&wanted) {
         paths.push("template.spec.containers".to_owned());
     }
-    paths.truncate(NAMED);
+    paths.truncate(MAX_PATHS);
     paths
 }
 
-/// What every pod has, if only as a default, and admission does not add.
+/// Fields that every pod has, if only by default, and that admission does not add.
 const EVERY_POD: &[&str] =
     &["restartPolicy", "dnsPolicy", "terminationGracePeriodSeconds", "hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"];
 
-/// Whether `found` has all that is wanted: of lists of objects, those with the same key.
+/// Adds the paths of what is wanted and not found. Objects in lists are matched by their key.
 fn contain(path: &str, found: &Value, wanted: &Value, paths: &mut Vec<String>) {
     match (found, wanted) {
         (Value::Object(found), Value::Object(wanted)) => {
@@ -97,7 +97,7 @@ fn contain(path: &str, found: &Value, wanted: &Value, paths: &mut Vec<String>) {
     }
 }
 
-/// Memory limits that become lower although their container does not restart for it.
+/// Memory limits that are lowered although their container does not restart for it.
 fn lowered_memory(old: &Value, new: &Value) -> Vec<String> {
     let limit = |container: &Value| flat(container.get("resources")).get("limits.memory").and_then(|amount| quantity::nanos(amount));
     let containers = new.pointer("/spec/containers").and_then(Value::as_array).into_iter().flatten().enumerate();
@@ -110,7 +110,7 @@ fn lowered_memory(old: &Value, new: &Value) -> Vec<String> {
     lowered.map(|(index, _)| format!("template.spec.containers[{index}].resources.limits.memory ({why})")).collect()
 }
 
-/// Every container with the same image: what the API server would fill in depends on it.
+/// The template with the same image in every container: defaults of the API server depend on the image.
 fn with_one_image(template: &Value) -> Value {
     let mut template = template.clone();
     let containers = template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
@@ -120,7 +120,7 @@ fn with_one_image(template: &Value) -> Value {
     template
 }
 
-/// What may change of a template.
+/// Removes what may change of a template.
 fn forget_all_changeable(template: &mut Value) {
     if let Some(fields) = template.as_object_mut() {
         fields.remove("metadata");
@@ -129,7 +129,7 @@ fn forget_all_changeable(template: &mut Value) {
     containers.into_iter().flatten().filter_map(Value::as_object_mut).for_each(forget_changeable);
 }
 
-/// What may change: the image, and amounts of what is requested or limited already.
+/// Removes what may change of a container: the image, and amounts that are requested or limited already.
 fn forget_changeable(container: &mut Map<String, Value>) {
     container.remove("image");
     for kind in ["requests", "limits"] {
@@ -140,7 +140,7 @@ fn forget_changeable(container: &mut Map<String, Value>) {
     }
 }
 
-/// A pod keeps its quality of service for life.
+/// The path of the resources, if the quality of service class would change: a pod keeps it for life.
 fn quality_of_service(old: &Value, new: &Value) -> Vec<String> {
     let guaranteed = |template: &Value| {
         let containers = template.pointer("/spec/containers").and_then(Value::as_array);
@@ -178,10 +178,12 @@ fn compare(path: &str, old: &Value, new: &Value, paths: &mut Vec<String>) {
     }
 }
 
-/// What has to change for a pod to follow a template. `known` are the templates of other revisions: labels and annotations that only those have are removed.
+/// What has to change for a pod to follow a template. `known` are the templates of other revisions: labels and
+/// annotations that only those have are removed.
 ///
-/// `base` is the template that the pod follows already, unless it is on its way: where that agrees with the new one nothing changes, so that what an admission webhook made of
-/// an image or of a request neither restarts a container nor is undone.
+/// `base` is the template that the pod follows already, unless a change is under way. What is the same in it and in the
+/// new one does not change, so that an image or a request that an admission webhook replaced neither restarts a
+/// container nor is undone.
 pub fn difference<'t>(
     pod: &PodFacts,
     template: &Value,
@@ -234,7 +236,7 @@ fn restarts(container: &Value, key: &str) -> bool {
     policies.into_iter().flatten().filter(is_it).any(|policy| policy.get("restartPolicy").is_some_and(|word| word == "RestartContainer"))
 }
 
-/// Requests and limits as the API server completes them: where there is only a limit, it is requested too.
+/// Requests and limits as the API server completes them: a limit without a request is requested too.
 fn whole(resources: Option<&Value>) -> Resources {
     let mut all = flat(resources);
     for name in ["cpu", "memory"] {
@@ -245,7 +247,7 @@ fn whole(resources: Option<&Value>) -> Resources {
     all
 }
 
-/// Requests and limits as one list.
+/// Requests and limits in one map.
 fn flat(resources: Option<&Value>) -> Resources {
     let mut all = Resources::new();
     for kind in ["requests", "limits"] {
@@ -265,7 +267,7 @@ fn metadata<'t>(
 ) -> BTreeMap<String, Option<String>> {
     let mut changes: BTreeMap<String, Option<String>> = BTreeMap::new();
     for (key, value) in known {
-        // Somebody else's value stays.
+        // A value that others set stays.
         if !wanted.contains_key(key.as_str()) && found.get(key).is_some_and(|found| found == value) {
             changes.insert(key.clone(), None);
         }
@@ -361,7 +363,7 @@ mod tests {
         assert_eq!(seen.images, [("game".to_owned(), "game:2".to_owned())]);
         assert!(seen.resources.is_empty(), "{:?}", seen.resources);
         assert_eq!(difference(&pod, &of("game:1", "3"), Some(&old), std::iter::empty()).resources.len(), 1);
-        // Of a pod on its way only its own spec tells, and what was asked for.
+        // For a pod whose change is under way, only its own spec counts, and what was asked for.
         assert_eq!(difference(&pod, &new, None, std::iter::empty()).images.len(), 2);
         let asked = r#"{"revision":"game-2","askedImages":{"game":"game:2"}}"#;
         pod.update = crate::workload::inplace::Update::read(Some(asked), None);

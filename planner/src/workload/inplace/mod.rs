@@ -1,7 +1,8 @@
-//! Updates in place: the pod stays, its containers restart on other images.
+//! In-place updates: the pod stays, and its containers restart with other images.
 //!
-//! Three writes for a pod with our readiness gate. The first takes it out of its services and says what will change; after the grace the second changes it; when every
-//! changed container runs what it should, the third lets it serve again. Where a pod is on that way is told by the pod itself, so that any operator can go on.
+//! A pod with the operator's readiness gate takes three writes. The first removes it from its endpoints and announces
+//! the change; after the grace period the second changes it; once every changed container runs what it should, the
+//! third returns it to its endpoints. The progress is in the annotations of the pod, so that any operator can continue.
 
 pub(super) mod changes;
 mod diff;
@@ -19,7 +20,7 @@ use crate::quantity;
 pub use diff::{Difference, difference, obstacles, unlike};
 pub use patch::{Terms, follow, gate, hot_patch, resize, restart, start, take_back};
 
-/// An update in place, as a pod's annotations tell.
+/// An in-place update, as the annotations of a pod record it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Update {
     /// What is changed, and what ran before.
@@ -37,26 +38,27 @@ pub struct State {
     /// The revision that it had before.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub last_revision: String,
-    /// Images that were asked for, by container, as long as others wait: an admission webhook may make others of them.
+    /// Images that were asked for, by container, as long as other containers wait: an admission webhook may replace
+    /// them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub asked_images: BTreeMap<String, String>,
-    /// When the change was made, or announced.
+    /// When the change was made or announced.
     pub update_timestamp: Option<Timestamp>,
     /// Containers that are changed, by name.
     pub last_container_statuses: BTreeMap<String, LastStatus>,
     /// Whether requests or limits are changed too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub resized: bool,
-    /// Whether a hook is asked when the pod serves again.
+    /// Whether a hook is asked once the pod serves again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ask_after: bool,
 }
 
-/// What a container was before it was changed.
+/// A container before its change.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LastStatus {
-    /// The digest of the image that ran; empty if that says nothing.
+    /// The digest of the image that ran; empty if it cannot tell whether the container has restarted.
     #[serde(rename = "imageID", skip_serializing_if = "String::is_empty")]
     pub image_id: String,
     /// How often it had been restarted.
@@ -72,18 +74,18 @@ pub struct Pending {
     pub revision: String,
     /// Images to come, by container.
     pub container_images: BTreeMap<String, String>,
-    /// How long the pod is out of its services before.
+    /// How long the pod is out of its endpoints before the change, in seconds.
     pub grace_seconds: i64,
 }
 
-/// Where a pod is on its way.
+/// The progress of an in-place update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// Nothing is under way.
     Resting,
-    /// A change waits, and the pod serves: it has to be taken out of its services first.
+    /// A change waits, and the pod is in its endpoints: it has to be drained first.
     Exposed,
-    /// A change waits until then.
+    /// The pod is drained, and the change waits until this time.
     Draining(Timestamp),
     /// Containers have not come back yet.
     Restarting,
@@ -92,7 +94,7 @@ pub enum Progress {
 }
 
 impl Update {
-    /// Reads the annotations of a pod. What cannot be read is as if it were not there.
+    /// Parses the annotations of a pod. An invalid one counts as absent.
     #[must_use]
     pub fn read(state: Option<&str>, pending: Option<&str>) -> Option<Box<Self>> {
         let update = Self {
@@ -102,7 +104,7 @@ impl Update {
         (update != Self::default()).then(|| Box::new(update))
     }
 
-    /// Where the pod is on its way.
+    /// The progress of the pod's update.
     #[must_use]
     pub fn progress(&self, pod: &PodFacts) -> Progress {
         let is_of_pod = |revision: &str| pod.revision() == Some(revision);
@@ -113,9 +115,9 @@ impl Update {
                 Gate::Absent => self.state.as_ref().and_then(|state| state.update_timestamp).unwrap_or(pod.created),
             };
             let grace = SignedDuration::from_secs(pending.grace_seconds.clamp(0, 86_400));
-            // Kubernetes writes whole seconds: the one that had begun counts for nothing.
-            let begun = if grace.is_zero() { SignedDuration::ZERO } else { SignedDuration::from_millis(999) };
-            return Progress::Draining(since.checked_add(grace + begun).unwrap_or(Timestamp::MAX));
+            // Timestamps of Kubernetes are whole seconds: the truncated part must not shorten the grace period.
+            let truncated = if grace.is_zero() { SignedDuration::ZERO } else { SignedDuration::from_millis(999) };
+            return Progress::Draining(since.checked_add(grace + truncated).unwrap_or(Timestamp::MAX));
         }
         match self.state.as_ref().filter(|state| is_of_pod(&state.revision)) {
             Some(_) if pod.gate == Gate::Up => Progress::Resting,
@@ -134,7 +136,7 @@ impl Update {
         self.pending.as_ref().is_some_and(|pending| pending.container_images.iter().all(waits))
     }
 
-    /// The revision about which a hook is asked when the pod serves again.
+    /// The revision that a hook is asked about once the pod serves again.
     #[must_use]
     pub fn asked_about(&self, pod: &PodFacts) -> Option<&str> {
         let state = self.state.as_ref().filter(|state| state.ask_after && pod.revision() == Some(&state.revision));
@@ -171,24 +173,25 @@ impl State {
         !self.last_container_statuses.contains_key(name) || container.running && self.has_taken_effect(pod, container)
     }
 
-    /// Whether a container is no longer what it was before it was changed, or was not changed. It may have ended since.
+    /// Whether the change of a container has taken effect, or it was not changed. It may have ended since.
     fn has_taken_effect(&self, pod: &PodFacts, container: &Container) -> bool {
         let Some(last) = self.last_container_statuses.get(&container.name) else { return true };
         let other_image = !last.image_id.is_empty() && container.image_id != last.image_id;
         let restarted = last.restart_count.is_some_and(|count| container.restarts > count);
         let started = self.update_timestamp.is_some_and(|changed| container.started.is_some_and(|started| started > changed));
-        // The name alone says little of a container that ran before: another tag of the same content looks the same until it has restarted.
+        // The name alone does not tell: another tag of the same content looks the same until the container has
+        // restarted.
         let named = last.image_id.is_empty() && container.runs_its_image();
         pod.is_seen_by_node && (other_image || restarted || started || named)
     }
 
-    /// Whether a container was changed again before it came back from the change before, and still has not.
+    /// Whether a container was changed again before it came back from an earlier change, and still has not.
     fn is_awaited(&self, container: &Container) -> bool {
         let last = self.last_container_statuses.get(&container.name);
         last.is_some_and(|last| last.image_id.is_empty() && last.restart_count.is_some_and(|count| container.restarts < count))
     }
 
-    /// Whether requests or limits are not what they should be.
+    /// Whether requests or limits are not applied yet.
     fn is_resizing(&self, pod: &PodFacts) -> bool {
         self.resized && pod.revision() == Some(&self.revision) && (pod.is_resizing || pod.containers.iter().any(is_unlike_its_spec))
     }
@@ -200,7 +203,7 @@ fn is_unlike_its_spec(container: &Container) -> bool {
 }
 
 impl Container {
-    /// Whether its node says that it runs the image that it should.
+    /// Whether its node reports the image that it should run.
     fn runs_its_image(&self) -> bool {
         let digest = |text: &str| text.rsplit_once('@').map(|(_, digest)| digest.to_owned());
         let pinned = digest(&self.image).is_some_and(|wanted| digest(&self.image_id).as_ref().or(Some(&self.image_id)) == Some(&wanted));
@@ -208,7 +211,7 @@ impl Container {
     }
 }
 
-/// Whether two names mean the same image, however they are spelled.
+/// Whether two names mean the same image, in whichever notation.
 fn is_same_image(one: &str, other: &str) -> bool {
     !one.is_empty() && whole_name(one) == whole_name(other)
 }
@@ -220,7 +223,7 @@ fn whole_name(image: &str) -> String {
     if last.contains([':', '@']) { image.to_owned() } else { format!("{image}:latest") }
 }
 
-/// Containers to change now, when several of them wait: all, or the next one when those before are far enough.
+/// Containers to change now, of several that wait: all, or the next one once those before it are far enough.
 #[must_use]
 pub fn next_containers(pod: &PodFacts, order: ContainerOrder, waiting: &[(String, String)]) -> Vec<(String, String)> {
     let changed = pod.update.as_deref().and_then(|update| update.state.as_ref());
@@ -296,13 +299,13 @@ mod tests {
         for (container, last, expected) in [
             (runs("game:2", "game:1", "a", 0), was("a", 0), false),
             (runs("game:2", "game:2", "b", 1), was("a", 0), true),
-            // The same content under another name: the name says nothing, the restart does.
+            // The same content under another name: only the restart tells.
             (runs("game:1-again", "game:1-again", "a", 0), was("a", 0), false),
             (runs("game:1-again", "game:1", "a", 1), was("a", 0), true),
             // It never ran before.
             (runs("game:2", "game:2", "b", 0), was("", 0), true),
             (runs("game@sha256:b", "sha256:c", "repo/game@sha256:b", 0), was("", 0), true),
-            // Back to what runs all the time.
+            // Back to the image that still runs.
             (runs("game:1", "game:1", "a", 0), was("", 1), true),
         ] {
             let pod = pod(container, Gate::Up);
@@ -380,7 +383,7 @@ mod tests {
         back.containers[0] = named("first", runs("game:2", "game:2", "c", 1));
         let images = vec![("second".to_owned(), "side:4".to_owned())];
         assert_eq!(next_containers(&back, ContainerOrder::OrderedUpdated, &images), images);
-        // Nor is it forgotten when all goes back: its node may never have seen the other image.
+        // It is remembered even when everything goes back: its node may never have seen the other image.
         let images = announce(&mut pod, "game-1", &[("first", "game:1")]);
         let difference = Difference { images: images.clone(), ..Difference::default() };
         let made = written(&restart(&pod, &difference, &images, "2026-11-15T10:02:00Z".parse().unwrap()));
@@ -409,7 +412,7 @@ mod tests {
         assert_eq!(back.pointer("/metadata/labels/controller-revision-hash"), Some(&serde_json::json!("game-1")));
         assert_eq!(back.pointer("/status/conditions/0/status"), Some(&serde_json::json!("True")));
         assert_eq!(back.pointer("/metadata/annotations/inplace-update-state"), Some(&serde_json::Value::Null));
-        // A part of it was asked for: nothing can be taken back with one write.
+        // A part of the change was asked for: one write cannot take it back.
         pod.update =
             Update::read(Some(&state.replace("\"lastRevision\"", "\"askedImages\":{\"game\":\"game:2\"},\"lastRevision\"")), Some(grace));
         assert_eq!((followed(&pod), take_back(&pod, Timestamp::UNIX_EPOCH)), (None, None));
@@ -421,8 +424,8 @@ mod tests {
         let difference = Difference { images, ..Difference::default() };
         let pod = pod(runs("game:1", "game:1", "a", 0), Gate::Absent);
         let now = "2026-11-15T10:01:00Z".parse().unwrap();
-        let begins = |in_turn| start(&pod, "game-3", &difference, Terms { grace: 60, ask_after: false, in_turn }, now).body;
-        let (at_once, announced) = (begins(false), begins(true));
+        let started = |in_turn| start(&pod, "game-3", &difference, Terms { grace: 60, ask_after: false, in_turn }, now).body;
+        let (at_once, announced) = (started(false), started(true));
         assert!(at_once.pointer("/spec/containers/1").is_some(), "{at_once}");
         assert!(announced.pointer("/spec").is_none() && announced.pointer("/status").is_none(), "{announced}");
         let pending = announced.pointer("/metadata/annotations/inplace-update-grace").and_then(|text| text.as_str()).unwrap();

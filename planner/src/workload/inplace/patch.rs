@@ -1,4 +1,4 @@
-//! The patches of an update in place. Each names only what it changes.
+//! The patches of an in-place update. Each contains only what it changes.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{Difference, LastStatus, Pending, State};
 use crate::facts::pod::{Container, Gate, PodFacts};
 use crate::plan::{PatchReason, PodPart, PodPatch};
 
-/// Times of day as Kubernetes writes them: whole seconds.
+/// Timestamps as Kubernetes writes them: whole seconds.
 fn written(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
@@ -54,11 +54,12 @@ fn condition(up: bool, now: Timestamp) -> Value {
     json!({ "conditions": [condition] })
 }
 
-/// Containers that are changed, and what they are now: those of the new change, and those of an earlier one that have not come back.
+/// The state of a change: its containers as they are now, and those of an earlier change that have not come back.
 fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp) -> State {
     let before = pod.update.as_deref().and_then(|update| update.state.as_ref()).filter(|state| pod.revision() == Some(&state.revision));
     let pending = pod.update.as_deref().and_then(|update| update.pending.as_ref());
-    // A change that is announced is not made; but containers may change one after the other, and some wait for an earlier change still.
+    // An announced change is not made yet; but where containers change one after the other, some are changed already,
+    // and some still wait for an earlier change.
     let is_made = |state: &State, container: &Container| {
         pending.is_none_or(|pending| match pending.container_images.get(&container.name) {
             Some(image) => *image == container.image || state.is_awaited(container),
@@ -71,7 +72,7 @@ fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp
         let still = before.is_some_and(|state| is_made(state, container) && !state.has_taken_effect(pod, container))
             || before.is_none() && is_patched_unseen(pod, container);
         let status = match (changed, still) {
-            // Another restart than the one that is awaited already.
+            // It has to restart once more than the earlier change already requires.
             (true, true) => LastStatus { image_id: String::new(), restart_count: Some(container.restarts.saturating_add(1)) },
             (true, false) => LastStatus { image_id: container.image_id.clone(), restart_count: Some(container.restarts) },
             (false, true) => before.and_then(|state| state.last_container_statuses.get(&container.name)).cloned().unwrap_or_default(),
@@ -82,7 +83,7 @@ fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp
     let resized = !difference.resources.is_empty();
     State {
         revision: revision.to_owned(),
-        last_revision: left(pod),
+        last_revision: previous_revision(pod),
         asked_images: BTreeMap::new(),
         update_timestamp: Some(written(now)),
         last_container_statuses: last,
@@ -91,8 +92,9 @@ fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp
     }
 }
 
-/// The revision that a pod leaves. One whose change was announced and not begun has not left the one before; one that has a part of a change follows none.
-fn left(pod: &PodFacts) -> String {
+/// The revision that a pod has before a change. A pod whose earlier change was only announced still has the one before
+/// that; a pod with a part of a change follows none.
+fn previous_revision(pod: &PodFacts) -> String {
     let label = || pod.revision().unwrap_or_default().to_owned();
     let Some(update) = pod.update.as_deref().filter(|update| update.pending.is_some()) else { return label() };
     if !update.is_only_announced(pod) {
@@ -105,19 +107,20 @@ fn restarts_by_resize(difference: &Difference, name: &str) -> bool {
     difference.resize_restarts.iter().any(|restarting| restarting == name)
 }
 
-/// How an update begins.
+/// How an update starts.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    /// How long the pod is out of its services before anything changes, in seconds.
+    /// How long the pod is out of its endpoints before anything changes, in seconds.
     pub grace: i64,
-    /// Whether a hook is asked when it serves again.
+    /// Whether a hook is asked once it serves again.
     pub ask_after: bool,
     /// Whether its containers change one after the other.
     pub in_turn: bool,
 }
 
-/// Begins an update to `revision`: one write that takes the pod out of its services and says what will change; or, where nothing restarts or nothing holds the pod back, all of it.
-/// A pod without the gate goes on serving, so that it has no grace.
+/// Starts an update to `revision`: one write that removes the pod from its endpoints and announces the change; or the
+/// whole change, if nothing restarts or nothing holds the pod back. A pod without the gate keeps serving, so it has no
+/// grace period.
 #[must_use]
 pub fn start(pod: &PodFacts, revision: &str, difference: &Difference, terms: Terms, now: Timestamp) -> PodPatch {
     let state = State { ask_after: terms.ask_after, ..state(pod, revision, difference, now) };
@@ -130,7 +133,7 @@ pub fn start(pod: &PodFacts, revision: &str, difference: &Difference, terms: Ter
         let pending = Pending { revision: revision.to_owned(), container_images, grace_seconds };
         annotations.insert(INPLACE_STATE_ANNOTATION.to_owned(), text(&state));
         annotations.insert(INPLACE_GRACE_ANNOTATION.to_owned(), text(&pending));
-        // The grace of a pod that is out of its services already goes on.
+        // A pod that is out of its endpoints already continues its grace period.
         let rest = match pod.gate {
             Gate::Down(_) | Gate::Absent => json!({}),
             Gate::Unset | Gate::Up => json!({ "status": condition(false, now) }),
@@ -149,7 +152,7 @@ pub fn start(pod: &PodFacts, revision: &str, difference: &Difference, terms: Ter
     }
     let nothing_restarts = state.last_container_statuses.is_empty();
     match pod.gate {
-        // Back before anything restarted.
+        // The change is taken back before anything restarted: the pod returns to its endpoints.
         Gate::Down(_) if nothing_restarts => patch(
             pod,
             (PatchReason::InPlace, PodPart::Status, Some(revision)),
@@ -173,7 +176,7 @@ fn is_patched_unseen(pod: &PodFacts, container: &Container) -> bool {
     pod.annotations.contains_key(HOTPATCH_STATE_ANNOTATION) && container.running && !container.runs_its_image()
 }
 
-/// Makes the change that waits: these containers now, and the rest of it if they are the last.
+/// Makes the announced change: of these containers now, and everything else if they are the last.
 #[must_use]
 pub fn restart(pod: &PodFacts, difference: &Difference, now_due: &[(String, String)], now: Timestamp) -> PodPatch {
     let is_last = now_due.len() == difference.images.len();
@@ -181,11 +184,11 @@ pub fn restart(pod: &PodFacts, difference: &Difference, now_due: &[(String, Stri
     if let Some(state) = pod.update.as_deref().and_then(|update| update.state.as_ref()) {
         let mut state = State { update_timestamp: Some(written(now)), ..state.clone() };
         for container in pod.containers.iter().filter(|container| now_due.iter().any(|(name, _)| *name == container.name)) {
-            // It may go back to what runs all the time, and never restart.
+            // It may return to the image that still runs, and never restart.
             if state.is_awaited(container) {
                 continue;
             }
-            // A container may have restarted by itself in the grace: what counts is what comes now.
+            // A container may have restarted by itself during the grace period: only restarts from now on count.
             let last = LastStatus { image_id: container.image_id.clone(), restart_count: Some(container.restarts) };
             state.last_container_statuses.insert(container.name.clone(), last);
         }
@@ -201,7 +204,7 @@ pub fn restart(pod: &PodFacts, difference: &Difference, now_due: &[(String, Stri
     patch(pod, (PatchReason::InPlace, PodPart::Main, pod.revision()), entries(&difference.labels), annotations, images(now_due))
 }
 
-/// Makes a change right after it was announced.
+/// Makes a change right after it was announced, in the same plan.
 #[must_use]
 pub fn follow(pod: &PodFacts, revision: &str, difference: &Difference) -> PodPatch {
     let mut annotations = entries(&difference.annotations);
@@ -209,15 +212,16 @@ pub fn follow(pod: &PodFacts, revision: &str, difference: &Difference) -> PodPat
     patch(pod, (PatchReason::InPlace, PodPart::Main, Some(revision)), entries(&difference.labels), annotations, images(&difference.images))
 }
 
-/// Lets a pod serve, or takes it out of its services.
+/// Returns a pod to its endpoints, or removes it from them.
 #[must_use]
 pub fn gate(pod: &PodFacts, up: bool, now: Timestamp) -> PodPatch {
     let (why, revision) = if up { (PatchReason::Restore, None) } else { (PatchReason::Drain, pod.revision()) };
     patch(pod, (why, PodPart::Status, revision), Map::new(), Map::new(), json!({ "status": condition(up, now) }))
 }
 
-/// Takes back a change that was announced and cannot be made: one write that gives the pod the revision that it has in truth and lets it serve again, unless containers
-/// have not come back from an earlier change. None if a part of the change is made already, or if nobody knows what the pod was.
+/// Takes back a change that was announced and cannot be made: one write that restores the revision that the pod
+/// actually has, and returns it to its endpoints unless containers have not come back from an earlier change. None if a
+/// part of the change is made already, or if the pod's earlier revision is not known.
 #[must_use]
 pub fn take_back(pod: &PodFacts, now: Timestamp) -> Option<PodPatch> {
     let update = pod.update.as_deref().filter(|update| update.is_only_announced(pod))?;
@@ -226,7 +230,7 @@ pub fn take_back(pod: &PodFacts, now: Timestamp) -> Option<PodPatch> {
     let earlier = |(name, last): (&String, &LastStatus)| {
         let container = pod.containers.iter().find(|container| container.name == *name)?;
         let still = match (announced(name), state.is_awaited(container)) {
-            // It waited for two restarts, of which one does not come.
+            // It waited for two restarts, of which one will not happen.
             (true, true) => LastStatus { restart_count: last.restart_count.map(|count| count.saturating_sub(1)), ..last.clone() },
             (true, false) => return None,
             (false, _) => last.clone(),
@@ -267,7 +271,8 @@ fn nested(resources: &BTreeMap<String, String>) -> Value {
     json!(all)
 }
 
-/// Changes images under running containers, where a kubelet knows how: the annotations and the patch of the original.
+/// Changes images of running containers without a restart, where the kubelet supports it: with the annotations and the
+/// patch of the original operator.
 #[must_use]
 pub fn hot_patch(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp) -> PodPatch {
     let mut state = state(pod, revision, difference, now);
@@ -277,7 +282,7 @@ pub fn hot_patch(pod: &PodFacts, revision: &str, difference: &Difference, now: T
     let mut annotations = entries(&difference.annotations);
     annotations.insert(HOTPATCH_STATE_ANNOTATION.to_owned(), text(&state));
     annotations.insert(HOTPATCH_ANNOTATION.to_owned(), json!("true"));
-    // The pod may come back to a revision that it was once announced to get.
+    // The pod may return to a revision that was announced for it before.
     if pod.update.is_some() {
         annotations.extend([INPLACE_STATE_ANNOTATION, INPLACE_GRACE_ANNOTATION].map(|key| (key.to_owned(), Value::Null)));
     }
