@@ -1,4 +1,4 @@
-//! Approvals that nobody gave, and questions that change.
+//! Forged approvals, and questions that change.
 
 use api::names::ASKED_ANNOTATION;
 use api::tkex::Phase;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::world::{FORGERIES, GameWorld, How, Rule, hook_template};
 
-/// Two pods of which one is to go, and waits for its hook; its name.
+/// Two pods, of which one is to be deleted and waits for its hook; its name.
 fn waiting() -> (GameWorld, String) {
     let mut world = GameWorld::new(&json!({ "replicas": 2, "preDeleteUpdateStrategy": { "hook": { "templateName": "pod" } } }));
     world.cluster.pod_hook = Some(hook_template("pod"));
@@ -81,17 +81,17 @@ fn a_mark_and_what_is_asked_are_one_write_and_go_together() {
         plan.actions().filter_map(|action| if let Action::PatchPod(PodPatch { body, .. }) = action { Some(body) } else { None }).collect();
     assert_eq!(patches.len(), 1, "{patches:?}");
     world.carry_out(&plan);
-    assert!(!world.cluster.pods[&pod].annotations.contains_key(ASKED_ANNOTATION), "the hash is left");
+    assert!(!world.cluster.pods[&pod].annotations.contains_key(ASKED_ANNOTATION), "the hash is removed with the mark");
 }
 
-/// The hook has said no, and its template has been edited.
+/// The hook has denied, and its template has been edited.
 fn asked_otherwise() -> (GameWorld, String, String) {
     let (mut world, pod) = waiting();
     let before = hashes(&world, &pod).0;
     world.cluster.answer(Phase::Failed);
     world.cluster.pod_hook.as_mut().unwrap().spec.metrics[0].name = "edited".to_owned();
     work(&mut world);
-    assert_eq!(hashes(&world, &pod), (before.clone(), before.clone()), "a question keeps what it was asked with");
+    assert_eq!(hashes(&world, &pod), (before.clone(), before.clone()), "a HookRun keeps what it was created with");
     world.cluster.pass(60);
     (world, pod, before)
 }
@@ -99,7 +99,7 @@ fn asked_otherwise() -> (GameWorld, String, String) {
 #[test]
 fn an_edited_question_is_on_the_mark_before_it_is_asked_wherever_the_operator_dies() {
     let steps = asked_otherwise().0.decide().actions().count();
-    assert_eq!(steps, 3, "the old question goes, the mark changes, the new question comes");
+    assert_eq!(steps, 3, "the old HookRun is deleted, the mark changes, the new HookRun is created");
     for cut in 0..=steps {
         let (mut world, pod, before) = asked_otherwise();
         let plan = world.decide();
@@ -130,7 +130,7 @@ fn a_mark_that_is_refused_asks_nothing_until_it_passes() {
         world.cluster.answer(Phase::Successful);
         world.cluster.pass(10);
     }
-    assert_eq!(world.cluster.pods.values().filter(|pod| !pod.deleting).count(), 1, "nobody is stuck");
+    assert_eq!(world.cluster.pods.values().filter(|pod| !pod.deleting).count(), 1, "no pod is stuck");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_mark_of_an_older_operator_counts_as_it_did() {
     world.cluster.pods.get_mut(&pod).unwrap().annotations.remove(ASKED_ANNOTATION);
     let writes =
         world.decide().actions().filter(|action| matches!(action, Action::PatchPod(PodPatch { why: PatchReason::Mark, .. }))).count();
-    assert_eq!(writes, 0, "those that wait are not written again");
+    assert_eq!(writes, 0, "the marks of waiting pods are not written again");
     world.cluster.answer(Phase::Successful);
     assert!(deletes(&world));
 }

@@ -68,7 +68,7 @@ fn observed(file: &str) -> (Observed<GameDeployment>, Timestamp) {
 fn a_rollout_of_the_original_waits_where_it_waited() {
     let (seen, now) = observed("canary.yaml");
     let plan = decide(&seen, now);
-    assert_eq!(plan.steps, Vec::<Vec<Action>>::new(), "nothing is to be done");
+    assert_eq!(plan.steps, Vec::<Vec<Action>>::new(), "there is nothing to do");
     let status = plan.status;
     assert_eq!((status.current_step_index, status.updated_replicas), (Some(3), 2));
     assert_eq!(status.current_revision, "test-gamedeployment-67864c6f65");

@@ -1,4 +1,4 @@
-//! HookRuns against a clock of our own: scenarios (tests/scenarios/hookrun/*.yaml) and laws on random ones.
+//! HookRuns on a simulated clock: scenarios (tests/scenarios/hookrun/*.yaml) and laws on random ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ struct Hook {
     answers: BTreeMap<String, Vec<String>>,
     /// How long an answer takes, in seconds.
     latency: i64,
-    /// Every look and every answer, for what went wrong.
+    /// Every pass and every answer, for failure messages.
     asked: BTreeMap<String, i32>,
 }
 
@@ -55,7 +55,7 @@ impl Hook {
         self.now.as_second() - START
     }
 
-    /// An answer depends on its number alone, so that a repeated question gets the same one.
+    /// An answer depends only on the number of its measurement, so that a repeated measurement gets the same answer.
     fn answer(&mut self, metric: &str, number: i32) -> Measured {
         *self.asked.entry(metric.to_owned()).or_default() += 1;
         let list = &self.answers[metric];
@@ -131,7 +131,7 @@ fn numbers_that_grow_are_told_every_ten_seconds() {
             (None, None) => panic!("waits for nothing"),
         }
     }
-    assert_eq!((hook.asked["sessions"], told), (35, vec![1, 10, 19, 28]), "every second is asked, about every ten seconds is told");
+    assert_eq!((hook.asked["sessions"], told), (35, vec![1, 10, 19, 28]), "measured every second, written about every ten seconds");
 }
 
 #[derive(Debug, Deserialize)]
@@ -257,7 +257,7 @@ fn hooks() -> impl Strategy<Value = Hook> {
 proptest! {
     #![proptest_config(config())]
 
-    /// Without an end of its own a run goes on for ever; everything else ends, and no success is made up.
+    /// A run ends unless it is to poll without end, and is never Successful without a success.
     #[test]
     fn a_run_ends_and_never_approves_without_a_success(mut hook in hooks()) {
         hook.until(3_000);
@@ -279,7 +279,7 @@ proptest! {
         }
     }
 
-    /// A crash loses what was not recorded, and nothing else: what was approved still is, and what was not is not.
+    /// A crash loses only what was not recorded: the verdict stays the same, whether it is an approval or not.
     #[test]
     fn a_crash_changes_no_verdict(hook in hooks(), crashes in prop::collection::vec(any::<bool>(), 1..20)) {
         let mut calm = hook.clone();
@@ -291,7 +291,7 @@ proptest! {
                 break;
             }
             if crashes.next().unwrap_or_default() {
-                // The measurement is begun, and the process dies before its end.
+                // The measurement has started, and the process dies before it ends.
                 let _ = decide(&shaken.observe(&[]), shaken.now);
                 shaken.now += SignedDuration::from_secs(1);
             }
@@ -300,7 +300,7 @@ proptest! {
             }
         }
         if let Some(phase) = calm.status().phase.filter(|phase| phase.is_final()) {
-            // Which of two bad verdicts comes first is a matter of time; whether there is one is not.
+            // Which of two bad verdicts comes first depends on time; whether there is one does not.
             let after = shaken.status().phase;
             prop_assert!(after.is_some_and(Phase::is_final), "no end: {after:?}");
             prop_assert_eq!(after == Some(Phase::Successful), phase == Phase::Successful);
@@ -323,11 +323,11 @@ proptest! {
         prop_assert_eq!(before.metric_results, after.metric_results);
     }
 
-    /// The end of a run is final: no question and no change but its removal.
+    /// The end of a run is final: no measurement and no change except its deletion.
     #[test]
     fn a_finished_run_rests_until_its_time_is_over(mut hook in hooks()) {
         hook.until(3_000);
-        // Polling without an end is another law's affair.
+        // Polling without end is the subject of another law.
         if !hook.status().phase.is_some_and(Phase::is_final) {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Text that strangers write: no panic, no stack overflow, no endless work.
+//! Text from untrusted users: no panic, no stack overflow, no endless work.
 
 use std::collections::BTreeMap;
 

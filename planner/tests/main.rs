@@ -15,4 +15,5 @@ mod hookruns;
 mod hostile;
 mod laws;
 mod scenarios;
+mod squad;
 mod world;

@@ -48,13 +48,14 @@ struct Scenario {
     /// The numbers that new pods get.
     #[serde(default)]
     numbers: Option<Vec<i32>>,
-    /// What the status tells besides.
+    /// Other fields of the status.
     #[serde(default)]
     status: Value,
-    /// HookRuns of the step, by their name's end, and what they say: `4-test: Failed`.
+    /// HookRuns of the step, by the end of their name, with their phase: `4-test: Failed`.
     #[serde(default)]
     runs: BTreeMap<String, String>,
-    /// HookRuns about pods, by pod and intent, and what they say, with how long ago: `p0 delete: Failed 5`, `p1 updated: Running`.
+    /// HookRuns about pods, by pod and intent, with their phase and how many seconds ago they finished: `p0 delete: Failed 5`,
+    /// `p1 updated: Running`.
     #[serde(default)]
     asked: BTreeMap<String, String>,
     /// How the object is protected, and whether it is being deleted: `finalizer`, `budget`, `wide budget`, `other budget`, `stolen budget`, `deleting`, `orphan`.
@@ -72,7 +73,7 @@ struct Scenario {
     /// Revisions that are being deleted.
     #[serde(default)]
     leaving: Vec<String>,
-    /// Kinds that have not been listed, with why if that is known.
+    /// Kinds that have not been listed, with the reason if it is known.
     #[serde(default)]
     unlisted: Vec<Unlisted>,
     /// Whether the HookTemplate `test` exists.
@@ -95,7 +96,7 @@ struct Scenario {
     wakes: bool,
 }
 
-/// What is seen of nodes, and which kinds are not seen at all.
+/// Lost, silent and cordoned nodes, and kinds that have not been listed.
 fn see_others(world: &mut GameWorld, scenario: &Scenario) {
     world.cluster.nodes = if scenario.braked { 2 } else { 10 };
     world.cluster.lost.insert("lost".to_owned(), world.cluster.now - SignedDuration::from_secs(400));
@@ -164,7 +165,7 @@ fn build(scenario: &Scenario) -> GameWorld {
     world
 }
 
-/// The operator has paused the rollout for a step. It tells itself what it marks such a pause with.
+/// The operator has paused the rollout for a step. The mark of such a pause is taken from its own plan.
 fn pause_for(world: &mut GameWorld, step: usize) {
     let mut resumed = world.clone();
     resumed.object.spec.update_strategy.paused = false;
@@ -213,7 +214,7 @@ fn refuse(world: &mut GameWorld, line: &str) {
     world.refusals.note(&action, &refused, world.cluster.now - SignedDuration::from_secs(ago));
 }
 
-/// Puts a HookRun of a canary step there.
+/// Adds a HookRun of a canary step.
 fn run_of_step(world: &mut GameWorld, end: &str, phase: &str) {
     let step = end.split('-').next().unwrap();
     let labels = json!({ "workload-revision": "game-updated", "hookrun-type": "canary-step", "canary-step-index": step });
@@ -225,7 +226,7 @@ fn run_of_step(world: &mut GameWorld, end: &str, phase: &str) {
     world.cluster.hook_runs.insert(name, serde_json::from_value(run).unwrap());
 }
 
-/// Puts what protects pods there, or deletes the object.
+/// Adds what protects the pods, or deletes the object.
 fn put_up(world: &mut GameWorld, guard: &str) {
     let mut budget = |controller: Option<&str>, is_closed: bool, selector: LabelSelector| {
         let name = if guard == "stolen budget" { "gameplane-uid-game" } else { guard }.to_owned();
@@ -244,7 +245,7 @@ fn put_up(world: &mut GameWorld, guard: &str) {
     }
 }
 
-/// Puts a HookRun about a pod there.
+/// Adds a HookRun about a pod.
 fn ask(world: &mut GameWorld, question: &str, answer: &str) {
     let (pod, intent) = question.split_once(' ').unwrap();
     let pod = &world.cluster.pods[&format!("game-{pod}")];
@@ -286,7 +287,7 @@ fn add(world: &mut GameWorld, line: &str) {
         }
         let young = words.contains(&"young");
         let under_way = ["draining", "due", "restarting"].iter().find(|word| words.contains(word));
-        // A pod on its way to a revision has the image of the stable one until then.
+        // A pod that is being updated has the image of the stable revision until then.
         let made_from = if under_way.is_some() { "old" } else { words[0] };
         let image = world
             .cluster
@@ -354,7 +355,7 @@ fn note(pod: &mut PodFacts, words: &[&str]) {
     }
 }
 
-/// Puts a pod on its way: in its grace of a minute, after it, or after its change.
+/// Starts the update of a pod: within its grace period of a minute, after it, or after its change.
 fn set_out(pod: &mut PodFacts, word: &str, now: Timestamp) {
     let revision = pod.revision().unwrap().to_owned();
     let since = now - SignedDuration::from_secs(if word == "draining" { 5 } else { 90 });
@@ -468,7 +469,7 @@ fn check(scenario: &Scenario) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks every scenario of a kind; there must be at least so many.
+/// Checks every scenario of a kind; there must be at least `least`.
 pub(crate) fn hold<S: DeserializeOwned>(kind: &str, least: usize, name: impl Fn(&S) -> &str, check: impl Fn(&S) -> Result<(), String>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios").join(kind);
     let (mut count, mut failures) = (0, Vec::new());

@@ -76,7 +76,9 @@ pub trait Kind: Sized {
     fn order(pods: &mut [Arc<PodFacts>], all: &[Arc<PodFacts>], nodes: &Nodes, now: Now);
 
     /// The class of a pod in a scale-in: pods of a lower class go first, and within a class the order decides.
-    fn class(ledger: &Ledger, pod: &PodFacts) -> u8;
+    fn class(_: &Ledger, _: &PodFacts) -> u8 {
+        0
+    }
 
     /// At most `count` new pods of a revision. `taken` are names that they must not have.
     fn pods(view: &View, target: &Target, count: usize, taken: &mut BTreeSet<String>) -> Vec<NewPod>;
@@ -92,7 +94,9 @@ pub trait Status: Clone + Default {
     /// Its conditions, and the generation that was observed.
     fn conditions_mut(&mut self) -> (&mut Vec<Condition>, &mut Option<i64>);
     /// Pods that wait for a hook, by [`gate::Place`].
-    fn waiting(&self) -> [&[PodHookCondition]; 3];
+    fn waiting(&self) -> [&[PodHookCondition]; 3] {
+        [&[]; 3]
+    }
 }
 
 /// An object that owns pods, as shared decisions see it.
@@ -142,6 +146,34 @@ pub struct Memory<'a> {
 }
 
 impl<'a> Workload<'a> {
+    /// An object without hooks, numbers and protection.
+    #[must_use]
+    pub fn new(
+        (group, kind): (&'static str, &'static str),
+        metadata: &'a ObjectMeta,
+        selector: &'a LabelSelector,
+        template: &'a PodTemplate,
+        strategy: Cow<'a, UpdateStrategy>,
+    ) -> Self {
+        Self {
+            group,
+            kind,
+            metadata,
+            replicas: 1,
+            selector,
+            template,
+            min_ready: SignedDuration::ZERO,
+            history_limit: 10,
+            strategy,
+            hooks: [None; 3],
+            protect: false,
+            index: None,
+            pods_to_delete: &[],
+            ungated: false,
+            memory: Memory::default(),
+        }
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &'a str {

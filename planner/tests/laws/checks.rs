@@ -1,4 +1,4 @@
-//! What the laws check: each action when it is done, and the world when nothing moves any more.
+//! What the laws check: each action when it is carried out, and the world when it has come to rest.
 
 use api::names::{HOTPATCH_ANNOTATION, PROTECTED_LABEL, PROTECTION_FINALIZER};
 use api::tkex::{ContainerOrder, UpdateType};
@@ -46,7 +46,7 @@ pub(crate) fn work<S: Subject>(world: &mut World<S>, cut: Option<usize>) {
         if now_updated > updated {
             let rolling = stable(&before, &plan.status) != S::rollout(&plan.status).update;
             let kept = world.partition(&plan.status);
-            // Pods that are too many and may not be deleted are no reason to update fewer.
+            // Surplus pods that may not be deleted are no reason to update fewer.
             let stay = ["delete_pod", "mark_pod", "create_hookrun"].iter().any(|word| world.refused.contains_key(*word));
             let undeleted = if stay { filling(world).saturating_sub(replicas) } else { 0 };
             assert!(!rolling || now_updated <= replicas - kept + undeleted, "law 4: {now_updated} pods updated after {action:?}");
@@ -87,7 +87,7 @@ pub(crate) fn leave<S: Subject>(world: &mut World<S>, cut: Option<usize>) {
     }
 }
 
-/// No container restarts while its pod serves, before its grace is over, out of order, or without need.
+/// No container restarts while its pod serves, before its grace period is over, out of order, or without need.
 fn assert_gentle<S: Subject>(world: &World<S>, change: &PodPatch) {
     let Some(pod) = world.cluster.pods.get(&change.name).filter(|pod| pod.uid == change.uid) else { return };
     let conditions = change.body["status"]["conditions"].as_array().into_iter().flatten();
@@ -106,10 +106,10 @@ fn assert_gentle<S: Subject>(world: &World<S>, change: &PodPatch) {
     }
     let Gate::Down(since) = pod.gate else { panic!("law 5: a pod that serves is restarted: {change:?}") };
     let grace = pod.update.as_ref().unwrap().pending.as_ref().unwrap().grace_seconds;
-    assert!(world.cluster.now.duration_since(since).as_secs() >= grace, "law 5: a pod is restarted before its grace is over: {change:?}");
+    assert!(world.cluster.now.duration_since(since).as_secs() >= grace, "law 5: a pod is restarted within its grace period: {change:?}");
 }
 
-/// Where containers have an order, one is changed at a time, and those before it have come back.
+/// If containers have an order, one is changed at a time, when the containers before it run again.
 fn assert_in_turn<S: Subject>(world: &World<S>, pod: &PodFacts, images: &[Value]) {
     let settings = world.object.workload().strategy.in_place_update_strategy.clone().unwrap_or_default();
     if matches!(settings.policy, None | Some(ContainerOrder::DisOrdered)) || pod.annotations.contains_key(HOTPATCH_ANNOTATION) {
@@ -118,11 +118,11 @@ fn assert_in_turn<S: Subject>(world: &World<S>, pod: &PodFacts, images: &[Value]
     assert_eq!(images.len(), 1, "containers change together: {images:?}");
     let before = pod.containers.iter().take_while(|container| images[0]["name"] != container.name.as_str());
     for container in before.filter(|container| !container.actual_image.is_empty()) {
-        assert_eq!(container.actual_image, container.image, "the one before has not come back: {pod:?}");
+        assert_eq!(container.actual_image, container.image, "the container before it does not run yet: {pod:?}");
     }
 }
 
-/// Where pods get numbers every new pod has one, and no other pod has it.
+/// If pods get numbers, every new pod has one that no other pod has.
 fn assert_numbered<S: Subject>(world: &World<S>, new: &NewPod) {
     let Some(range) = world.object.workload().index else { return };
     let Some(number) = new.index else { panic!("{} has no number", new.name) };
@@ -160,7 +160,7 @@ pub(crate) fn filling<S: Subject>(world: &World<S>) -> usize {
     world.ours().filter(|pod| world.fills(pod)).count()
 }
 
-/// What the spec asks for, once nothing moves any more.
+/// The world is as the spec asks, once it has come to rest.
 pub(crate) fn assert_satisfied<S: Subject>(world: &World<S>) {
     let strategy = world.object.workload().strategy;
     let matching: Vec<_> = world.ours().collect();
@@ -186,7 +186,7 @@ pub(crate) fn assert_satisfied<S: Subject>(world: &World<S>) {
     }
 }
 
-/// Writes are refused without end: pods that they are not about are as they should be, and no pod is kept out of service for a change that cannot come.
+/// Writes are refused without end: other pods are as they should be, and no pod stays drained for an update that is refused.
 pub(crate) fn assert_only_refused_suffer<S: Subject>(world: &World<S>, start: Timestamp) {
     let is_refused = |pod: &PodFacts, words: &[&str]| {
         let is_meant =
@@ -227,7 +227,7 @@ pub(crate) fn assert_only_refused_suffer<S: Subject>(world: &World<S>, start: Ti
         "law 9: pods are drained in vain {again} times: {:?}",
         world.drained
     );
-    // A pod that may not return to its services is unavailable, whatever that costs the others.
+    // A pod whose readiness gate may not be set is unavailable, and the rollout limits hold back the others.
     let available = world.ours().filter(|pod| world.is_available(pod)).count();
     let unavailable = world.replicas().saturating_sub(available);
     if world.cluster.rules.iter().any(of_all) || held || unavailable > 0 || world.object.workload().strategy.kind == UpdateType::OnDelete {
@@ -241,7 +241,7 @@ pub(crate) fn assert_only_refused_suffer<S: Subject>(world: &World<S>, start: Ti
     let kept = world.partition(status);
     assert!(
         outdated <= kept,
-        "law 9: {outdated} pods that nothing is refused of are outdated, {kept} kept: {:?} {:?}",
+        "law 9: {outdated} pods without refused writes are outdated, {kept} kept: {:?} {:?}",
         world.cluster.rules,
         world.decide().holds
     );

@@ -1,4 +1,5 @@
-//! What happens in random worlds: users edit, pods start, fail and vanish, nodes fall silent, the API server refuses, the operator works and dies half-way.
+//! What happens in random worlds: users edit, pods start, fail and vanish, nodes fall silent, the API server refuses writes, the operator
+//! works and dies half-way.
 
 use api::tkex::{
     Canary, ContainerOrder, HookStep, HotPatch, HotPatchExecutor, Phase as Verdict, PodHook, PodIndex, UpdateType, WhenNotPossible,
@@ -53,7 +54,7 @@ pub(crate) enum Event {
     AllReady,
     Removed,
     Pass(i64),
-    /// The API server refuses something from now on, or so often.
+    /// The API server refuses some writes from now on, without end or so many times.
     Refuse(Option<&'static str>, Option<usize>, (How, bool), Option<u32>),
     /// The API server refuses nothing any more.
     Allow,
@@ -264,7 +265,7 @@ fn pause<S: Subject>(world: &mut World<S>, paused: bool) {
     world.edit(|spec| spec.strategy.paused = paused);
 }
 
-/// The API server refuses something. If it refused everything nothing could be said about the rest.
+/// The API server refuses some writes. If it refused all of them, nothing could be said about the rest.
 fn refuse<S: Subject>(world: &mut World<S>, rule: Rule) {
     if rule.word.is_some() || rule.pod.is_some() {
         world.cluster.rules.push(rule);
@@ -295,10 +296,7 @@ fn guard<S: Subject>(world: &mut World<S>, event: &Event) {
     match event {
         Event::Lose(number) => world.cluster.lose(&format!("node-{number}")),
         Event::TakeOut(number) => world.cluster.take_out(&format!("node-{number}")),
-        Event::Find => {
-            world.cluster.lost.clear();
-            world.cluster.gone.clear();
-        }
+        Event::Find => world.cluster.find_nodes(),
         Event::Protect(yes) => world.edit(|spec| spec.hooks.into_iter().for_each(|hooks| hooks.pre_delete.protect = Some(*yes))),
         Event::Cordon(number) => drop(world.cluster.cordoned.insert(format!("node-{number}"))),
         Event::Uncordon => world.cluster.cordoned.clear(),

@@ -7,12 +7,12 @@ use serde_json::json;
 
 use super::checks::{assert_satisfied, work};
 use super::events::{Event, ORDERS, happen, template};
-use super::shared::laws;
+use super::laws;
 use crate::world::{GameWorld, How};
 
 laws!(GameDeployment);
 
-/// The node has not seen the image of the hot patch, and the next template brings back what runs all the time.
+/// The node has not seen the image of the hot patch, and the next template restores the image that is still running.
 #[test]
 fn pods_that_were_hot_patched_can_be_updated_in_place() {
     let mut world = GameWorld::new(&json!({ "replicas": 4, "template": template(0), "updateStrategy": { "type": "HotPatchUpdate" } }));
@@ -48,7 +48,7 @@ fn a_pause_right_after_the_operator_resumed_stays() {
     }
 }
 
-/// Half of a change is made when the template changes, and again before the rest is: what has not changed yet is not forgotten.
+/// The template changes when half of an update is made, and again before the rest is: no container is forgotten.
 #[test]
 fn a_pod_that_has_half_of_a_change_gets_the_rest_when_the_template_comes_back() {
     for templates in [vec![1, 2, 1], vec![1, 2, 3, 2], vec![1, 3, 2, 3, 1]] {
@@ -72,7 +72,7 @@ fn a_pod_that_has_half_of_a_change_gets_the_rest_when_the_template_comes_back() 
     }
 }
 
-/// An in-place update was announced when the strategy became a hot patch, and the template comes back to it.
+/// An in-place update was announced when the strategy became HotPatchUpdate, and the template is restored.
 #[test]
 fn a_hot_patch_ends_what_was_announced_in_place() {
     let spec = json!({ "replicas": 1, "template": template(0), "updateStrategy": { "type": "InplaceUpdate" } });
@@ -98,7 +98,7 @@ fn a_hot_patch_ends_what_was_announced_in_place() {
     }
 }
 
-/// Half of a change is made when the pod is chosen to go, and then stays after all; its approval to go cannot be taken back.
+/// Half of an update is made when the pod is chosen for deletion, and then stays after all; its approval cannot be withdrawn.
 #[test]
 fn a_pod_whose_approval_cannot_be_taken_back_serves_with_half_of_its_change() {
     let strategy = json!({ "type": "InplaceUpdate", "inPlaceUpdateStrategy": { "policy": "OrderedReady" } });
@@ -133,7 +133,7 @@ fn a_pod_whose_approval_cannot_be_taken_back_serves_with_half_of_its_change() {
     assert_satisfied(&world);
 }
 
-/// A pod has two approvals that cannot be taken back: each of them is tried again, and when nothing is refused any more both go.
+/// A pod has two approvals that cannot be withdrawn: each is retried, and both are deleted when nothing is refused any more.
 #[test]
 fn two_approvals_of_one_pod_do_not_wait_for_each_other() {
     let strategy = json!({ "type": "InplaceUpdate", "inPlaceUpdateStrategy": { "policy": "OrderedReady" } });
@@ -157,7 +157,8 @@ fn two_approvals_of_one_pod_do_not_wait_for_each_other() {
     assert_satisfied(&world);
 }
 
-/// The pod that should go may not be deleted, and the one that the partition keeps goes instead: the first one takes its place in the partition.
+/// The pod that scaling in chose may not be deleted, and the one that the partition keeps is deleted instead: the first takes its place in
+/// the partition.
 #[test]
 fn a_pod_that_may_not_be_deleted_takes_the_place_in_the_partition_of_the_one_that_goes_instead() {
     let mut world = GameWorld::new(&json!({ "replicas": 2, "template": template(0) }));

@@ -1,6 +1,8 @@
 //! The laws on random worlds: what happens there ([`events`]), what is checked ([`checks`]), the laws of every kind ([`shared`]), and a file for each kind.
 
 mod checks;
-mod events;
+pub(crate) mod events;
 mod gamedeployment;
-mod shared;
+pub(crate) mod shared;
+
+pub(crate) use self::shared::laws;

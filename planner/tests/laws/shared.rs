@@ -37,7 +37,7 @@ pub(crate) fn a_forged_approval_lets_no_pod_go<S: Subject>(
         happen(&mut world, event);
         let pod = world.cluster.pods.keys().nth(index % world.cluster.pods.len().max(1)).cloned();
         pod.into_iter().for_each(|pod| world.forge(&pod, *forgery));
-        // Holds every deletion against what was really approved.
+        // Checks every deletion against what was really approved.
         work(&mut world, None);
     }
     Ok(())
@@ -50,7 +50,7 @@ pub(crate) fn where_every_hook_says_no_nobody_is_asked_for_ever<S: Subject>(
     for event in events {
         happen(&mut world, event);
     }
-    // The clock stands still: whoever has said no is left alone.
+    // The clock stands still: a hook that has denied is not asked again.
     let mut rounds = 0;
     loop {
         world.cluster.answer(Verdict::Failed);
@@ -88,7 +88,7 @@ pub(crate) fn a_refused_write_suffers_alone<S: Subject>(
     });
     world.paused_by_user = false;
     let start = world.cluster.now;
-    // Until nothing is done any more but what is refused.
+    // Until only refused writes are left.
     let (mut done, mut quiet) = (0, 0);
     for _ in 0..400 {
         work(&mut world, None);
@@ -100,7 +100,7 @@ pub(crate) fn a_refused_write_suffers_alone<S: Subject>(
             break;
         }
     }
-    prop_assert_eq!(quiet, 25, "law 9: what is not refused does not come to an end: {:?} {:?}", world.cluster.rules, world.decide().steps);
+    prop_assert_eq!(quiet, 25, "law 9: work that is not refused does not end: {:?} {:?}", world.cluster.rules, world.decide().steps);
     assert_only_refused_suffer(&world, start);
     prop_assert!(world.settle().is_some(), "law 9: no rest once nothing is refused; {:?}", world.decide().steps);
     assert_satisfied(&world);
@@ -122,7 +122,7 @@ pub(crate) fn a_workload_that_is_deleted_waits_for_its_protected_pods<S: Subject
     for event in later {
         match event {
             Event::Work(cut) => leave(&mut world, *cut),
-            // Who takes the finalizer away, or lets pods belong to nobody, does not want them to be waited for.
+            // A user who removes the finalizer or a controller reference does not want to wait for the pods.
             Event::LoseFinalizer | Event::Orphan(_) => {}
             event => happen(&mut world, event),
         }
@@ -180,7 +180,7 @@ pub(crate) fn a_plan_carried_out_twice_does_nothing_twice<S: Subject>(
     let plan = world.decide();
     plan.actions().take(cut).for_each(|action| world.apply(action));
     let once = world.clone();
-    // The whole plan again, decided on a view from before its first write.
+    // The whole plan again, as decided before its first write.
     plan.actions().for_each(|action| world.apply(action));
     let missing = |world: &World<S>| world.replicas().saturating_sub(world.available());
     let allowed = world.limits().max_unavailable.saturating_sub(world.limits().max_surge).max(missing(&once));
@@ -216,7 +216,7 @@ pub(crate) fn a_view_from_before_our_own_writes_does_no_harm<S: Subject>(
     let missing = |world: &World<S>| world.replicas().saturating_sub(world.available());
     let (present, lacking) = (filling(&world), missing(&world));
     for action in late.decide().actions() {
-        prop_assert!(late.is_approved(action), "law 5: nobody agreed to {action:?}");
+        prop_assert!(late.is_approved(action), "law 5: no hook approved {action:?}");
         world.apply(action);
     }
     let limits = world.limits();

@@ -1,4 +1,4 @@
-//! Which approvals count, told from the HookRuns alone, and forged ones.
+//! Which approvals count, judged from the HookRuns alone, and forged ones.
 
 use api::names::ASKED_ANNOTATION;
 use api::tkex::{HookRun, Phase as Verdict};
@@ -29,7 +29,7 @@ pub(crate) enum Forgery {
 pub(crate) const FORGERIES: &[Forgery] = &[Forgery::Controller, Forgery::NoController, Forgery::Pod, Forgery::Intent, Forgery::Question];
 
 impl<S: Subject> World<S> {
-    /// A stranger writes an approval of the deletion of a pod: all of it is right but one thing.
+    /// A tenant forges an approval of the deletion of a pod: everything is right except one thing.
     pub(crate) fn forge(&mut self, pod: &str, forgery: Forgery) {
         let mut labels =
             json!({ "hookrun-type": "pre-delete-step", "hook-template": "pod", "pod-uid": self.cluster.pods[pod].uid, "attempt": "9" });
@@ -52,7 +52,7 @@ impl<S: Subject> World<S> {
         self.cluster.hook_runs.insert(name, serde_json::from_value(run).unwrap());
     }
 
-    /// Whether a hook has approved what an action does to a pod, or need not.
+    /// Whether a hook has approved what an action does to a pod, or no approval is needed.
     pub(crate) fn is_approved(&self, action: &Action) -> bool {
         let [pre_delete, pre_inplace, _] = self.object.workload().hooks.map(|hook| hook.is_some());
         let (uid, kind, target) = match action {
@@ -63,7 +63,7 @@ impl<S: Subject> World<S> {
                 let serves = |pod: &&PodFacts| *why == PatchReason::Drain && pod.uid == *uid && pod.gate == Gate::Up;
                 let half_changed = || self.cluster.pods.values().find(serves).and_then(PodFacts::revision);
                 let target = body["metadata"]["labels"]["controller-revision-hash"].as_str().or_else(half_changed);
-                // Otherwise it ends what was started before.
+                // Otherwise it completes an update that was started before.
                 if target.is_none() {
                     return true;
                 }
@@ -78,7 +78,7 @@ impl<S: Subject> World<S> {
             let wanted = template["spec"]["containers"].as_array();
             wanted.is_some_and(|wanted| wanted.iter().zip(&pod.containers).all(|(one, other)| one["image"] == other.image.as_str()))
         };
-        // It is on that revision already, and nothing of it restarts.
+        // The pod is on that revision already, and none of its containers restarts.
         let is_there = |body: &Value| body.get("spec").is_none() && target.is_some() && pod.revision() == target;
         if matches!(action, Action::PatchPod(PodPatch { why: PatchReason::InPlace, body, .. }) if is_there(body)) {
             return true;

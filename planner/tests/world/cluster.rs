@@ -1,4 +1,4 @@
-//! A small cluster in memory: applies writes as the API server would, refuses those that it is told to refuse, and ages pods. It knows no kind.
+//! A small cluster in memory: applies writes as the API server would, refuses those that a rule names, and ages pods. It knows no kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +42,7 @@ pub(crate) struct Cluster {
     pub(super) version: u64,
 }
 
-/// Writes that the API server refuses: those with this word, or all; of this pod, or of all.
+/// Writes that the API server refuses: with this word, or any; of this pod, or of any.
 #[derive(Debug, Clone)]
 pub(crate) struct Rule {
     pub(crate) word: Option<&'static str>,
@@ -62,7 +62,7 @@ pub(crate) enum How {
     Conflict,
     Overload,
     Broken,
-    /// It is done, and answered with an error.
+    /// It is carried out, and answered with an error.
     Done,
 }
 
@@ -149,6 +149,12 @@ impl Cluster {
     pub(crate) fn take_out(&mut self, node: &str) {
         self.lose(node);
         self.gone.insert(node.to_owned());
+    }
+
+    /// Every node is back.
+    pub(crate) fn find_nodes(&mut self) {
+        self.lost.clear();
+        self.gone.clear();
     }
 
     /// Every hook that is asked answers.
@@ -257,8 +263,7 @@ impl Cluster {
     pub(crate) fn calm(&mut self) {
         let now = self.now;
         self.answer(Verdict::Successful);
-        self.lost.clear();
-        self.gone.clear();
+        self.find_nodes();
         self.cordoned.clear();
         self.pods.retain(|_, pod| !pod.deleting);
         for pod in self.pods.values_mut().filter(|pod| pod.is_active()) {

@@ -24,12 +24,12 @@ use serde_json::{Value, json};
 pub(crate) use self::approvals::{FORGERIES, Forgery};
 pub(crate) use self::cluster::{Cluster, How, Rule, hook_template};
 pub(crate) use self::pods::{make_ready, pod};
-pub(crate) use self::subject::{Hooks, Spec, Subject};
+pub(crate) use self::subject::{Hooks, Rollout, Spec, Subject};
 
 /// A world with a GameDeployment.
 pub(crate) type GameWorld = World<GameDeployment>;
 
-/// A template, told from others by a number. From 4 on it has an environment too, which no pod can be given in place.
+/// A template with a number that distinguishes it. From 4 on it also has an environment, which cannot be updated in place.
 pub(crate) fn template(number: u8) -> Value {
     let mut container = json!({ "name": "game", "image": format!("game:{number}") });
     if number >= 4 {
@@ -45,7 +45,7 @@ pub(crate) struct World<S> {
     pub(crate) cluster: Cluster,
     /// What the operator remembers of refused writes.
     pub(crate) refusals: Refusals,
-    /// When writes were refused, by what was written.
+    /// When writes were refused, by the word of the action.
     pub(crate) refused: BTreeMap<String, Vec<Timestamp>>,
     /// Whether a user paused the rollout and has not resumed it.
     pub(crate) paused_by_user: bool,
@@ -329,7 +329,8 @@ impl<S: Subject> World<S> {
             range.end += 40;
         }
         self.cluster.rules.clear();
-        // A pod that waits for an answer is not at rest.
+        // With silent nodes, or pods that wait for an answer, nothing may be left to do although the cluster is not calm.
+        self.cluster.find_nodes();
         self.cluster.pod_hook = Some(hook_template("pod"));
         self.cluster.answer(Verdict::Successful);
         let is_at_rest = |pod: &PodFacts| {

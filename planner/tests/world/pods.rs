@@ -79,7 +79,7 @@ fn set(texts: &mut BTreeMap<String, String>, key: &str, value: &Value) {
     }
 }
 
-/// The kubelet has caught up: containers run the image that they should, and the pod is ready if its gate allows.
+/// The kubelet has caught up: containers run the images of the spec, and the pod is ready if its readiness gate allows it.
 pub(crate) fn make_ready(pod: &mut PodFacts, now: Timestamp) {
     let node = pod.name.bytes().map(u64::from).sum::<u64>() % 3;
     pod.node = Some(format!("node-{node}"));
@@ -92,7 +92,7 @@ pub(crate) fn make_ready(pod: &mut PodFacts, now: Timestamp) {
             pod.ready_since = None;
             container.running = false;
         }
-        // One that runs what it should is left alone.
+        // A container that runs the image of the spec is left alone.
         if !container.running {
             container.started = Some(now);
         }
