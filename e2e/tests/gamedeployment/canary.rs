@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, the_walk_through_comes_out_as_written);
+    suite.sharing(fake, the_canary_walk_through_comes_out_as_written);
     suite.sharing(fake, a_hook_that_approves_lets_the_rollout_finish);
     suite.sharing(fake, going_back_skips_the_steps);
     suite.sharing(fake, steps_and_template_in_one_apply_are_honoured);
@@ -38,7 +38,7 @@ async fn until_paused(game: &Game, step: i64, reason: &str) -> Result<Value> {
     Ok(status)
 }
 
-async fn the_walk_through_comes_out_as_written(scene: Arc<Scene>) -> Result<()> {
+async fn the_canary_walk_through_comes_out_as_written(scene: Arc<Scene>) -> Result<()> {
     let server = HookServer::json(&json!({ "name": "bryan", "male": "yes", "age": 32 })).await?;
     scene.apply(&hook_template(&server, "asInt(result) < 30")?)?;
     let game = canary(&scene, &json!({}))?;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 pub(crate) fn add(suite: &Arc<Suite>) {
     let fake = Place::Fake;
-    suite.sharing(fake, the_walk_through_comes_out_as_written);
+    suite.sharing(fake, the_in_place_walk_through_comes_out_as_written);
     suite.sharing(fake, three_writes_a_pod_and_no_more);
     suite.sharing(fake, a_rollback_in_the_grace_restarts_nothing);
     suite.sharing(fake, a_new_template_in_the_grace_is_what_runs);
@@ -30,7 +30,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     suite.sharing(fake, images_change_under_running_containers);
 }
 
-async fn the_walk_through_comes_out_as_written(scene: Arc<Scene>) -> Result<()> {
+async fn the_in_place_walk_through_comes_out_as_written(scene: Arc<Scene>) -> Result<()> {
     scene
         .apply(&example("inplace-update.yaml", &json!({ "updateStrategy": { "inPlaceUpdateStrategy": { "gracePeriodSeconds": 2 } } }))?)?;
     let game = Game::named(&scene, "test-gamedeployment");

@@ -144,7 +144,7 @@ async fn changes_that_would_end_a_protected_pod_are_refused(scene: Arc<Scene>) -
         refused(&["label", "pod", &name, &format!("{label}-")], "other labels can be changed")?;
     }
     for status in [r#"{"status":{"phase":"Failed"}}"#, r#"{"status":{"containerStatuses":null}}"#] {
-        refused(&["patch", "pod", &name, "--subresource=status", "--type=merge", "-p", status], "its node's to say")?;
+        refused(&["patch", "pod", &name, "--subresource=status", "--type=merge", "-p", status], "only users of the group system:nodes")?;
     }
     scene.kubectl(&["label", "pod", &name, "shard=7", &tenant])?;
     let after = game.until_protected().await?.pop().context("no pod")?;

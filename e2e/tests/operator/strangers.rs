@@ -334,7 +334,7 @@ async fn fat_pods_harm_no_other_tenant(suite: Arc<Suite>) -> Result<()> {
     fat.patch(json!({ "spec": { "updateStrategy": { "paused": true }, "replicas": 5000 } })).await?;
     create(&stage.evil.api::<Pod>(), (0..5000).map(pod)).await?;
     let why = message_of(&stage.evil, "GameDeployment", "fat", "TooLarge").await?;
-    ensure!(why.contains("nothing is done: pod ") && why.contains("namespace evil"), "{why}");
+    ensure!(why.contains("nothing is done: Pod ") && why.contains("namespace evil"), "{why}");
     stage.is_unharmed().await
 }
 

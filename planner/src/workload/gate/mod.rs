@@ -153,7 +153,7 @@ impl<'a> Gates<'a> {
         self.facts.hooks.iter().any(Option::is_some)
     }
 
-    /// Whether a hook is asked after an update in place.
+    /// Whether a hook is asked after an in-place update.
     #[must_use]
     pub fn asks_after(&self) -> bool {
         self.at(Place::PostInplace).is_some()
