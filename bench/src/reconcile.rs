@@ -48,6 +48,8 @@ struct PassCost {
 fn world() -> GameDeployments {
     let (caches, _) = Caches::new(Arc::new(Allowance::default()), jiff::SignedDuration::from_mins(5), Arc::default());
     // Empty, but listed.
+    caches.pods.set_listed();
+    caches.revisions.set_listed();
     caches.hook_runs.set_listed();
     caches.hook_templates.set_listed();
     caches.nodes.store.set_listed();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use api::tkex::{HookRun, HookTemplate};
 use jiff::SignedDuration;
 use planner::request::Resource;
-use planner::workload::{Needed, Unlisted};
+use planner::workload::{Needed, Unlisted, inplace};
 use serde::Deserialize;
 
 use crate::allowance::Allowance;
@@ -42,9 +42,6 @@ pub struct Caches {
     /// Whether memory limits can be lowered without a restart.
     lowers_memory: AtomicBool,
 }
-
-/// Since this minor version of Kubernetes memory limits can be lowered without a restart.
-const LOWERS_MEMORY: u32 = 34;
 
 impl Caches {
     /// Empty caches. The names from the receiver are of nodes that have to be looked up.
@@ -83,19 +80,25 @@ impl Caches {
         })
     }
 
-    /// Returns when what every object with pods needs is listed.
+    /// Returns when what every workload needs is listed.
     pub async fn listed(&self) {
-        tokio::join!(self.pods.listed(), self.revisions.listed());
+        tokio::join!(self.pods.listed(), self.revisions.listed(), self.nodes.store.listed());
     }
 
-    /// Kinds that only some objects need and that are not listed: that no object of them is in the cache does not mean that there is none.
+    /// Kinds that are not listed, or cannot be watched any more: that no object of them is in the cache does not mean that there is
+    /// none.
     #[must_use]
     pub fn unlisted(&self) -> Vec<Unlisted> {
-        let of = |is_listed: bool, kind: Needed, name: &str| (!is_listed).then(|| Unlisted { kind, why: self.health.trouble(name) });
+        let of = |is_listed: bool, kind: Needed, name: &str| {
+            let why = self.health.lasting(name, is_listed);
+            (!is_listed || why.is_some()).then_some(Unlisted { kind, why })
+        };
         let all = [
+            of(self.pods.is_listed(), Needed::Pod, Pod::KIND),
+            of(self.revisions.is_listed(), Needed::ControllerRevision, Revision::KIND),
+            of(self.nodes.store.is_listed(), Needed::Node, Node::KIND),
             of(self.hook_runs.is_listed(), Needed::HookRun, Custom::<HookRun>::KIND),
             of(self.hook_templates.is_listed(), Needed::HookTemplate, Custom::<HookTemplate>::KIND),
-            of(self.nodes.store.is_listed(), Needed::Node, Node::KIND),
             of(self.budgets.is_listed(), Needed::PodDisruptionBudget, Budget::KIND),
         ];
         all.into_iter().flatten().collect()
@@ -111,8 +114,7 @@ impl Caches {
             Ok(version) => {
                 // Some distributions report a minor version such as "33+".
                 let minor: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
-                let lowers_memory = minor.parse::<u32>().is_ok_and(|minor| minor >= LOWERS_MEMORY) || minor.is_empty();
-                self.lowers_memory.store(lowers_memory, Ordering::Relaxed);
+                self.lowers_memory.store(minor.parse().map_or(true, inplace::lowers_memory), Ordering::Relaxed);
             }
             Err(error) => tracing::warn!(%error, "the API server does not say its version"),
         }

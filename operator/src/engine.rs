@@ -1,11 +1,13 @@
 //! One term of leadership: new informers, queues and workers. Dropping it ends the term.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::tkex::{GameDeployment, HookRun, HookTemplate};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use jiff::SignedDuration;
+use planner::facts::node::NodeEffect;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -29,7 +31,6 @@ use crate::kinds::node::has_moved;
 use crate::kinds::workload::{Changed, Dependent, Workload, Workloads};
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
-use crate::nodes::NodeEffect;
 use crate::queue::Queue;
 use crate::store::{Cached, Change, Store};
 
@@ -181,18 +182,18 @@ fn route(owners: &Owners, changed: &Changed) {
     }
 }
 
-/// Returns when objects of a kind that owns pods can be reconciled.
+/// Returns when objects of a kind that owns pods can be reconciled. Each waits by itself for the other kinds that it needs.
 fn ready<K: Workload>(caches: &Arc<Caches>, objects: &Arc<Store<Custom<K>>>, server: &Server) -> impl Future + use<K> {
     let (caches, objects, server) = (Arc::clone(caches), Arc::clone(objects), server.clone());
-    async move { tokio::join!(objects.listed(), caches.listed(), caches.ask_version(&server)) }
+    async move { tokio::join!(objects.listed(), caches.ask_version(&server)) }
 }
 
-/// Reconciles all objects again as what only some of them need is listed. Never returns.
+/// Reconciles all objects again as what they need is listed. Never returns.
 async fn reconcile_when_more_is_listed(caches: &Caches, owners: &Owners) {
     let listed = [
+        caches.listed().boxed(),
         caches.hook_runs.listed().boxed(),
         caches.hook_templates.listed().boxed(),
-        caches.nodes.store.listed().boxed(),
         caches.budgets.listed().boxed(),
     ];
     let mut listed = FuturesUnordered::from_iter(listed);
@@ -277,8 +278,8 @@ impl Watch<'_> {
             if changes.iter().any(has_moved) {
                 egress.see_nodes(&known.nodes.store);
             }
-            let effects = changes.iter().filter_map(|change| known.nodes.changed(change));
-            effects.for_each(|effect| route(&all, &Changed::Node(effect)));
+            let effects: BTreeSet<NodeEffect> = changes.iter().filter_map(|change| known.nodes.changed(change)).collect();
+            effects.into_iter().for_each(|effect| route(&all, &Changed::Node(effect)));
         });
     }
 

@@ -73,7 +73,7 @@ impl<T: Cached> Informer<T> {
         streaming: bool,
         changed: impl Fn(&[Change<T>]) + Send + Sync + 'static,
     ) -> Self {
-        health.expect(T::KIND);
+        health.expect(T::KIND, T::IS_CORE);
         Self { server, store, metrics, health, changed: Arc::new(changed), streaming }
     }
 
@@ -95,13 +95,21 @@ impl<T: Cached> Informer<T> {
                     self.streaming = false;
                 }
                 Err(error) => {
-                    let hint = hint(&error);
-                    tracing::warn!(kind = T::KIND, code = error.code, %error, "cannot list or watch{hint}");
-                    self.health.failed(T::KIND, &error, hint);
+                    self.failed(&error);
                     self.wait(&mut failures).await;
                 }
             }
             self.metrics.count_watch_restart(T::KIND);
+        }
+    }
+
+    /// The kind cannot be listed or watched. Only the first of several equal errors is a warning.
+    fn failed(&self, error: &CallError) {
+        let hint = hint(error);
+        if self.health.failed(T::KIND, error, hint) {
+            tracing::warn!(kind = T::KIND, code = error.code, %error, "cannot list or watch{hint}");
+        } else {
+            tracing::debug!(kind = T::KIND, code = error.code, %error, "still cannot list or watch");
         }
     }
 
@@ -194,8 +202,7 @@ impl<T: Cached> Informer<T> {
             Err(error) if error.is_expired() => return Ok(too_old::<T>()),
             // No change was missed yet: the next try resumes from the same version.
             Err(error) if !matches!(error.code, 400 | 404 | 422) && version.is_some() => {
-                tracing::warn!(kind = T::KIND, code = error.code, %error, "cannot watch{}", hint(&error));
-                self.health.failed(T::KIND, &error, hint(&error));
+                self.failed(&error);
                 return Ok((End::Resume, version.unwrap_or_default()));
             }
             response => response?,

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use planner::facts::node::{MOST_SILENT_PERCENT, NodeFacts, Nodes};
+use planner::facts::node::{NodeEffect, NodeFacts, Nodes, Silence};
 use planner::facts::pod::PodFacts;
 use tokio::sync::mpsc;
 
@@ -18,8 +19,8 @@ pub struct NodeStates {
     /// The objects.
     pub store: Arc<Store<Node>>,
     /// How long a node may be silent before it counts as lost.
-    silence: SignedDuration,
-    silent: Mutex<Silent>,
+    timeout: SignedDuration,
+    silence: Mutex<Silence>,
     /// Nodes that were deleted while pods were on them.
     deleted: Mutex<HashSet<String>>,
     /// Nodes of pods that are not in the cache: they may be too new, or deleted long ago. They are looked up once.
@@ -30,25 +31,8 @@ pub struct NodeStates {
 /// Names of nodes that have to be looked up.
 pub type UnknownNodes = mpsc::UnboundedReceiver<String>;
 
-/// Nodes that do not answer, as far as this operator knows.
-#[derive(Debug)]
-struct Silent {
-    /// Since when this operator has seen each as silent: clocks differ, and an operator without connection learns of it late.
-    since: BTreeMap<String, Timestamp>,
-    /// Whether so many are silent that none counts as lost.
-    is_braked: bool,
-    /// When that was last the case, or when this term started.
-    heard_since: Timestamp,
-}
-
-/// What depends on the change of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NodeEffect {
-    /// Whether pods on the node count as available.
-    Availability,
-    /// Whether pods on the node have to leave it, or can skip their hook.
-    Deletions,
-}
+/// How soon the API server is asked again if it did not say whether a node exists.
+const LOOK_UP_RETRY: Duration = Duration::from_secs(1);
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -57,69 +41,51 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl NodeStates {
     /// No node is known yet. The names from the receiver have to be looked up.
     #[must_use]
-    pub fn new(silence: SignedDuration) -> (Self, UnknownNodes) {
+    pub fn new(timeout: SignedDuration) -> (Self, UnknownNodes) {
         let (unknown, names) = mpsc::unbounded_channel();
-        let silent = Mutex::new(Silent { since: BTreeMap::new(), is_braked: false, heard_since: Timestamp::now() });
+        let silence = Mutex::new(Silence::new(Timestamp::now()));
         let (store, deleted, asked) = (Arc::default(), Mutex::default(), Mutex::default());
-        (Self { store, silence, silent, deleted, unknown, asked }, names)
+        (Self { store, timeout, silence, deleted, unknown, asked }, names)
     }
 
-    /// The nodes of pods, except those with nothing that matters to a decision.
+    /// The nodes of pods, except those with nothing that matters to a decision. Nothing is decided before nodes are listed.
     #[must_use]
     pub fn of(&self, pods: &[Arc<PodFacts>]) -> Nodes {
+        let (silence, now) = (locked(&self.silence), Timestamp::now());
+        let rest = Nodes { known: BTreeMap::new(), silence: self.timeout, braked: silence.is_braked, heard_since: silence.heard_since };
+        if !self.store.is_listed() {
+            return rest;
+        }
         let names: BTreeSet<&str> = pods.iter().filter_map(|pod| pod.node.as_deref()).collect();
-        let silent = locked(&self.silent);
         let facts = |name: &str| {
             let key = Key { namespace: String::new(), name: name.to_owned() };
-            // A silent node that is not counted yet was only just seen as silent.
-            let heard = |since: Timestamp| since.max(silent.since.get(name).copied().unwrap_or_else(Timestamp::now));
-            let known = self.store.get(&key).map(|node| NodeFacts { silent: node.facts.silent.map(heard), ..node.facts });
+            let since = |reported: Timestamp| silence.since(name, reported, now);
+            let known = self.store.get(&key).map(|node| NodeFacts { silent: node.facts.silent.map(since), ..node.facts });
             // A node that is not in the cache may be too new.
             known.unwrap_or_else(|| NodeFacts { gone: self.is_deleted(name), ..NodeFacts::default() })
         };
         let all = names.into_iter().map(|name| (name.to_owned(), facts(name)));
-        let known: BTreeMap<String, NodeFacts> = all.filter(|(_, facts)| *facts != NodeFacts::default()).collect();
-        Nodes { known, silence: self.silence, braked: silent.is_braked, heard_since: silent.heard_since }
+        Nodes { known: all.filter(|(_, facts)| *facts != NodeFacts::default()).collect(), ..rest }
     }
 
     /// A node appeared, changed or was deleted. Returns what depends on that, if anything does.
     pub fn changed(&self, change: &Change<Node>) -> Option<NodeEffect> {
-        match (&change.old, &change.new) {
-            (_, Some(node)) => {
-                let name = node.key().name;
-                locked(&self.deleted).remove(&name);
-                locked(&self.asked).remove(&name);
-            }
-            (Some(node), None) => self.delete(&node.key().name),
-            (None, None) => {}
+        let name = change.new.as_ref().or(change.old.as_ref())?.key().name;
+        if change.new.is_some() {
+            locked(&self.deleted).remove(&name);
+            locked(&self.asked).remove(&name);
+        } else {
+            self.delete(&name);
         }
         let facts = |node: &Option<Arc<Node>>| node.as_ref().map(|node| node.facts);
         let (old, new) = (facts(&change.old), facts(&change.new));
-        let answers = |facts: Option<NodeFacts>| facts.map(|facts| (facts.silent.is_some(), facts.gone));
-        if answers(old) != answers(new) {
-            self.count_silent(change);
-            return Some(NodeEffect::Availability);
+        let effect = NodeEffect::of(old, new)?;
+        if effect == NodeEffect::Availability {
+            let silent = self.store.count(|node| node.facts.silent.is_some());
+            let is_silent = new.is_some_and(|facts| facts.silent.is_some());
+            locked(&self.silence).count(&name, is_silent, (silent, self.store.len()), Timestamp::now());
         }
-        let is_cordoned = |facts: Option<NodeFacts>| facts.map(|facts| facts.cordoned);
-        (is_cordoned(old) != is_cordoned(new)).then_some(NodeEffect::Deletions)
-    }
-
-    /// Counts silent nodes, when one becomes silent or lost, answers again, appears or is deleted.
-    fn count_silent(&self, change: &Change<Node>) {
-        let count = self.store.count(|node| node.facts.silent.is_some());
-        let is_braked = count * 100 > self.store.len() * MOST_SILENT_PERCENT;
-        let is_silent = change.new.as_ref().is_some_and(|node| node.facts.silent.is_some());
-        let name = change.new.as_ref().or(change.old.as_ref()).map(|node| node.key().name).unwrap_or_default();
-        let (mut silent, now) = (locked(&self.silent), Timestamp::now());
-        if is_silent {
-            silent.since.entry(name).or_insert(now);
-        } else {
-            silent.since.remove(&name);
-        }
-        if is_braked || silent.is_braked {
-            silent.heard_since = now;
-        }
-        silent.is_braked = is_braked;
+        Some(effect)
     }
 
     fn delete(&self, name: &str) {
@@ -147,8 +113,11 @@ impl NodeStates {
                     self.delete(&name);
                     deleted();
                 }
-                // The next decision that needs it tries again.
-                Err(_) => drop(locked(&self.asked).remove(&name)),
+                // The next decision that needs it asks again.
+                Err(_) => {
+                    tokio::time::sleep(LOOK_UP_RETRY).await;
+                    locked(&self.asked).remove(&name);
+                }
             }
         }
     }
@@ -158,10 +127,8 @@ impl NodeStates {
 mod tests {
     use super::*;
 
-    fn node(name: &str, spec: &str, ready: &str) -> Option<Arc<Node>> {
-        let metadata = format!(r#"{{"name":"{name}","uid":"{name}","resourceVersion":"1"}}"#);
-        let status = format!(r#"{{"conditions":[{{"type":"Ready","status":"{ready}"}}]}}"#);
-        Some(Arc::new(Node::decode(&format!(r#"{{"metadata":{metadata},"spec":{spec},"status":{status}}}"#)).unwrap()))
+    fn node(name: &str) -> Option<Arc<Node>> {
+        Some(Arc::new(Node::decode(&format!(r#"{{"metadata":{{"name":"{name}","uid":"{name}","resourceVersion":"1"}}}}"#)).unwrap()))
     }
 
     #[test]
@@ -171,22 +138,9 @@ mod tests {
         assert_eq!((unknown.try_recv().ok().as_deref(), unknown.try_recv().ok()), (Some("one"), None), "it is looked up once");
         nodes.delete("one");
         assert!(nodes.is_deleted("one"));
-        nodes.changed(&Change { old: None, new: node("one", "{}", "True") });
+        nodes.changed(&Change { old: None, new: node("one") });
         assert!(!nodes.is_deleted("one"), "it is back");
-        nodes.changed(&Change { old: node("one", "{}", "True"), new: None });
+        nodes.changed(&Change { old: node("one"), new: None });
         assert!(nodes.is_deleted("one"));
-    }
-
-    #[test]
-    fn the_change_of_a_node_says_what_depends_on_it() {
-        let (nodes, _names) = NodeStates::new(SignedDuration::from_mins(5));
-        let change = |old: (&str, &str), new: (&str, &str)| {
-            nodes.changed(&Change { old: node("one", old.0, old.1), new: node("one", new.0, new.1) })
-        };
-        let cordoned = r#"{"unschedulable":true}"#;
-        assert_eq!(change(("{}", "True"), ("{}", "False")), None);
-        assert_eq!(change(("{}", "True"), ("{}", "Unknown")), Some(NodeEffect::Availability));
-        assert_eq!(change(("{}", "True"), (cordoned, "True")), Some(NodeEffect::Deletions));
-        assert_eq!(change((cordoned, "Unknown"), ("{}", "True")), Some(NodeEffect::Availability));
     }
 }

@@ -31,6 +31,8 @@ pub trait Cached: Send + Sync + Sized + 'static {
     const KIND: &'static str;
     /// The path of the collection in all namespaces.
     const PATH: &'static str;
+    /// Whether every workload needs it.
+    const IS_CORE: bool = false;
     /// Reads it from the API server's JSON.
     fn decode(json: &str) -> Result<Self, serde_json::Error>;
     /// Its namespace and name.

@@ -140,3 +140,54 @@ fn memory(status: &GameDeploymentStatus) -> Memory<'_> {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Laws and scenarios read a GameDeployment through this mapping, so they cannot notice what it leaves out.
+    #[test]
+    fn every_field_of_the_spec_reaches_decisions() {
+        let hook = |name: &str| json!({ "templateName": name });
+        let object: GameDeployment = serde_json::from_value(json!({
+            "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment",
+            "metadata": { "name": "game", "namespace": "play", "uid": "u", "resourceVersion": "7" },
+            "spec": {
+                "replicas": 5, "minReadySeconds": 3, "revisionHistoryLimit": 4, "disableReadinessGate": true,
+                "selector": { "matchLabels": { "app": "game" } },
+                "template": { "metadata": { "labels": { "app": "game" } }, "spec": { "containers": [] } },
+                "updateStrategy": { "type": "InplaceUpdate", "partition": 2, "paused": true },
+                "preDeleteUpdateStrategy": { "hook": hook("before"), "retry": true, "protect": true },
+                "preInplaceUpdateStrategy": { "hook": hook("change") },
+                "postInplaceUpdateStrategy": { "hook": hook("after"), "retry": true },
+                "podIndex": { "start": 1, "end": 9 },
+                "scaleStrategy": { "podsToDelete": ["game-a"] },
+            },
+            "status": {
+                "currentRevision": "game-1", "updateRevision": "game-2", "collisionCount": 6, "currentStepIndex": 3, "currentStepHash": "s1",
+                "pauseConditions": [{ "reason": "PausedByStep", "startTime": "2026-11-15T10:00:00Z" }],
+                "canary": { "currentStepHookRun": "run" },
+            },
+        }))
+        .unwrap();
+        let workload = object.workload();
+        assert_eq!((workload.group, workload.kind), ("tkex.tencent.com", "GameDeployment"));
+        assert_eq!((workload.name(), workload.uid(), workload.version()), ("game", "u", "7"));
+        assert_eq!((workload.replicas, workload.min_ready.as_secs(), workload.history_limit), (5, 3, 4));
+        assert!(workload.selector.matches(&workload.template.labels()) && !workload.selector.matches(&std::collections::BTreeMap::new()));
+        assert_eq!(*workload.strategy, object.spec.update_strategy);
+        let hooks = workload.hooks.map(|hook| hook.map(|hook| (hook.place, hook.step.template_name.clone(), hook.retry)));
+        let [before, change, after] = [Place::PreDelete, Place::PreInplace, Place::PostInplace];
+        let named = |place, name: &str, retry| Some((place, name.to_owned(), retry));
+        assert_eq!(hooks, [named(before, "before", true), named(change, "change", false), named(after, "after", true)]);
+        assert!(workload.protect && workload.protects() && workload.ungated);
+        assert_eq!(workload.index.map(|range| (range.start, range.end)), Some((1, 9)));
+        assert_eq!(workload.pods_to_delete, ["game-a"]);
+        let Memory { current_revision, collisions, rollout } = workload.memory;
+        assert_eq!((current_revision, collisions, rollout.revision.as_str()), ("game-1", 6, "game-2"));
+        assert_eq!((rollout.index, rollout.hash.as_deref(), rollout.hook_run.as_deref()), (Some(3), Some("s1"), Some("run")));
+        assert_eq!(rollout.pauses.len(), 1);
+    }
+}

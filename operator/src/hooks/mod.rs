@@ -35,10 +35,11 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::client::Server;
 use crate::fair::{self, Places};
+use crate::kinds::custom::Custom;
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
-use crate::store::Key;
+use crate::store::{Key, Store};
 pub use account::Clients;
 use egress::Egress;
 use evaluate::{Evaluation, Reading};
@@ -151,13 +152,17 @@ impl Hooks {
         run.iter().flat_map(|run| run.flying.values()).for_each(AbortHandle::abort);
     }
 
-    /// Starts a measurement and returns at once.
-    fn start(&self, run: &HookRun, new: &NewMeasurement) {
+    /// Starts a measurement and returns at once. Nothing is started for a run that `is_over`.
+    fn start(&self, run: &HookRun, new: &NewMeasurement, is_over: impl Fn() -> bool) {
         let metadata = &run.metadata;
         let [namespace, name, uid] = [&metadata.namespace, &metadata.name, &metadata.uid].map(|part| part.clone().unwrap_or_default());
         let key = Key { namespace, name };
         let Some(metric) = run.spec.metrics.iter().find(|metric| metric.name == new.metric) else { return };
         let mut runs = locked(&self.shared.runs);
+        // Checked under the lock: a run that ends later aborts what is started here.
+        if is_over() {
+            return;
+        }
         let known = runs.entry(uid.clone()).or_default();
         if known.flying.contains_key(&new.metric) {
             return;
@@ -184,12 +189,22 @@ pub struct Measurer {
     pub hooks: Hooks,
     /// The run.
     pub run: Arc<HookRun>,
+    /// HookRuns as they are now.
+    pub objects: Arc<Store<Custom<HookRun>>>,
 }
 
 impl Measurer {
+    /// Whether the run has a verdict or is gone.
+    fn is_over(&self) -> bool {
+        let metadata = &self.run.metadata;
+        let [namespace, name] = [&metadata.namespace, &metadata.name].map(|part| part.clone().unwrap_or_default());
+        let now = self.objects.get(&Key { namespace, name }).filter(|now| now.object.metadata.uid == metadata.uid);
+        now.is_none_or(|now| now.has_verdict())
+    }
+
     /// Starts a measurement and returns at once.
     pub fn start(&self, new: &NewMeasurement) {
-        self.hooks.start(&self.run, new);
+        self.hooks.start(&self.run, new, || self.is_over());
     }
 }
 

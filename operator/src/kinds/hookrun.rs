@@ -73,14 +73,21 @@ impl HookRuns {
     /// A run changed: reconciles it. If it has a verdict or is gone, its measurements are aborted.
     pub fn changed(queue: &Queue, hooks: &Hooks, metrics: &Metrics, change: &Change<Custom<HookRun>>) {
         count(metrics, change);
-        let is_over = |run: &Custom<HookRun>| run.object.status.as_ref().and_then(|status| status.phase).is_some_and(Phase::is_final);
         if let Some(old) = change.old.as_ref().filter(|old| change.new.as_ref().is_none_or(|new| new.uid() != old.uid())) {
             hooks.end(old.uid());
         }
-        if let Some(new) = change.new.as_ref().filter(|new| is_over(new)) {
+        if let Some(new) = change.new.as_ref().filter(|new| new.has_verdict()) {
             hooks.end(new.uid());
         }
         object_changed(queue, change);
+    }
+}
+
+impl Custom<HookRun> {
+    /// Whether the run has a verdict.
+    #[must_use]
+    pub fn has_verdict(&self) -> bool {
+        self.object.status.as_ref().and_then(|status| status.phase).is_some_and(Phase::is_final)
     }
 }
 
@@ -103,7 +110,7 @@ impl Reconcile for HookRuns {
 
     fn pass(&self, key: &Key, _: &Known, now: Timestamp) -> Option<Pass<HookRunStatus>> {
         let seen = self.observe(key)?;
-        let measurer = Measurer { hooks: self.hooks.clone(), run: Arc::clone(&seen.object) };
+        let measurer = Measurer { hooks: self.hooks.clone(), run: Arc::clone(&seen.object), objects: Arc::clone(&self.objects) };
         Some(Pass {
             owner: owner(&*seen.object),
             path: path(&*seen.object),

@@ -84,6 +84,7 @@ struct Condition {
 impl Cached for Node {
     const KIND: &'static str = "Node";
     const PATH: &'static str = "/api/v1/nodes";
+    const IS_CORE: bool = true;
 
     fn decode(json: &str) -> Result<Self, serde_json::Error> {
         let Wire { metadata: meta, spec, status } = serde_json::from_str(json)?;

@@ -298,6 +298,7 @@ fn trouble(status: &Status) -> Option<String> {
 impl Cached for Pod {
     const KIND: &'static str = "Pod";
     const PATH: &'static str = "/api/v1/pods";
+    const IS_CORE: bool = true;
 
     fn decode(json: &str) -> Result<Self, serde_json::Error> {
         let mut pod = Self::from(serde_json::from_str::<Wire>(json)?);

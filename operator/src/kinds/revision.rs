@@ -71,6 +71,7 @@ struct Meta {
 impl Cached for Revision {
     const KIND: &'static str = "ControllerRevision";
     const PATH: &'static str = "/apis/apps/v1/controllerrevisions";
+    const IS_CORE: bool = true;
 
     fn decode(json: &str) -> Result<Self, serde_json::Error> {
         let Wire { metadata: meta, data, revision } = serde_json::from_str(json)?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use api::tkex::{HookRun, HookTemplate};
 use jiff::Timestamp;
+use planner::facts::node::NodeEffect;
 use planner::request::Resource;
 use planner::workload::{self, Observed, Seen, conditions};
 use serde::Serialize;
@@ -17,7 +18,6 @@ use crate::caches::Caches;
 use crate::controller::{Known, Pass, Reconcile};
 use crate::execute::Failure;
 use crate::gone::GonePods;
-use crate::nodes::NodeEffect;
 use crate::queue::Queue;
 use crate::settle::Cache;
 use crate::store::{Cached, Change, Index, Key, OwnerKey, Store};

@@ -48,6 +48,69 @@ pub struct NodeFacts {
     pub deletion_cost: i32,
 }
 
+/// Which nodes are silent, as far as one operator knows.
+#[derive(Debug, Clone)]
+pub struct Silence {
+    /// Since when this operator has known each to be silent: clocks differ, and an operator without a connection learns of
+    /// it late.
+    since: BTreeMap<String, Timestamp>,
+    /// Whether so many are silent that none counts as lost.
+    pub is_braked: bool,
+    /// When that was last the case, or when this operator started.
+    pub heard_since: Timestamp,
+}
+
+impl Silence {
+    /// No node is known yet.
+    #[must_use]
+    pub fn new(now: Timestamp) -> Self {
+        Self { since: BTreeMap::new(), is_braked: false, heard_since: now }
+    }
+
+    /// A node becomes silent, answers again, appears or is deleted: now `silent` of `all` nodes are silent.
+    pub fn count(&mut self, name: &str, is_silent: bool, (silent, all): (usize, usize), now: Timestamp) {
+        if is_silent {
+            self.since.entry(name.to_owned()).or_insert(now);
+        } else {
+            self.since.remove(name);
+        }
+        let is_braked = silent * 100 > all * MOST_SILENT_PERCENT;
+        if is_braked || self.is_braked {
+            self.heard_since = now;
+        }
+        self.is_braked = is_braked;
+    }
+
+    /// Since when a node counts as silent that reports `reported` itself. One that is not counted yet is silent from now
+    /// on.
+    #[must_use]
+    pub fn since(&self, name: &str, reported: Timestamp, now: Timestamp) -> Timestamp {
+        reported.max(self.since.get(name).copied().unwrap_or(now))
+    }
+}
+
+/// What depends on the change of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeEffect {
+    /// Whether pods on the node count as available.
+    Availability,
+    /// Whether pods on the node have to leave it, or can skip their hook.
+    Deletions,
+}
+
+impl NodeEffect {
+    /// What depends on a change, if anything does. None stands for a node that does not exist.
+    #[must_use]
+    pub fn of(old: Option<NodeFacts>, new: Option<NodeFacts>) -> Option<Self> {
+        let answers = |facts: Option<NodeFacts>| facts.map(|facts| (facts.silent.is_some(), facts.gone));
+        let is_cordoned = |facts: Option<NodeFacts>| facts.map(|facts| facts.cordoned);
+        if answers(old) != answers(new) {
+            return Some(Self::Availability);
+        }
+        (is_cordoned(old) != is_cordoned(new)).then_some(Self::Deletions)
+    }
+}
+
 impl Nodes {
     /// When a node that is silent or gone counts as lost, unless it answers before. None if it answers, or as long as
     /// too many nodes are silent.
@@ -109,5 +172,33 @@ mod tests {
         nodes.braked = true;
         assert_eq!((nodes.lost_at("one"), nodes.silent_since("one", at(5000))), (None, Some(at(0))));
         assert!(nodes.is_lost("gone", at(0)), "it is known to be gone");
+    }
+
+    #[test]
+    fn while_too_many_nodes_are_silent_none_is_lost_and_afterwards_silence_counts_anew() {
+        let at = |seconds: i64| Timestamp::from_second(seconds).unwrap();
+        let mut silence = Silence::new(at(0));
+        silence.count("one", true, (1, 20), at(10));
+        assert_eq!((silence.is_braked, silence.heard_since, silence.since("one", at(3), at(99))), (false, at(0), at(10)));
+        assert_eq!(silence.since("two", at(3), at(99)), at(99), "it is not counted yet");
+        silence.count("two", true, (12, 20), at(20));
+        assert_eq!((silence.is_braked, silence.heard_since), (true, at(20)));
+        silence.count("two", false, (11, 20), at(30));
+        assert_eq!((silence.is_braked, silence.heard_since), (false, at(30)), "11 of 20 are 55 %");
+        silence.count("one", false, (10, 20), at(40));
+        assert_eq!((silence.heard_since, silence.since("one", at(3), at(99))), (at(30), at(99)));
+    }
+
+    #[test]
+    fn the_change_of_a_node_says_what_depends_on_it() {
+        let facts = |silent: bool, cordoned: bool| {
+            Some(NodeFacts { silent: silent.then_some(Timestamp::UNIX_EPOCH), cordoned, ..NodeFacts::default() })
+        };
+        let (well, silent, cordoned, both) = (facts(false, false), facts(true, false), facts(false, true), facts(true, true));
+        assert_eq!(NodeEffect::of(well, well), None);
+        assert_eq!(NodeEffect::of(well, silent), Some(NodeEffect::Availability));
+        assert_eq!(NodeEffect::of(well, cordoned), Some(NodeEffect::Deletions));
+        assert_eq!(NodeEffect::of(both, well), Some(NodeEffect::Availability));
+        assert_eq!(NodeEffect::of(None, well), Some(NodeEffect::Availability), "its pods were on a node that was not known");
     }
 }

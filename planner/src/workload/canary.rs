@@ -14,6 +14,7 @@ use api::tkex::{HookRun, HookRunSpec, HookStep, HookTemplate, OnFailure, PauseCo
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::hash::fnv_1a_32;
 use crate::hold::Hold;
 use crate::plan::{Action, NewHookRun, Note};
 use crate::workload::gate::run_name;
@@ -159,8 +160,7 @@ const HASH_MARK: &str = "s";
 /// The hash of steps.
 fn hash(steps: &[Step]) -> String {
     let text = serde_json::to_string(steps).unwrap_or_default();
-    let sum = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    format!("{HASH_MARK}{sum:08x}")
+    format!("{HASH_MARK}{:08x}", fnv_1a_32(text.bytes()))
 }
 
 impl Rollout<'_> {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::hash::fnv;
+use crate::hash::fnv_1a_64;
 
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const LENGTH: usize = 5;
@@ -25,7 +25,7 @@ pub fn names<'a>(
 
 fn id(owner_uid: &str, revision: &str, number: u64) -> String {
     let bytes = owner_uid.bytes().chain([0]).chain(revision.bytes()).chain([0]).chain(number.to_le_bytes());
-    let mut rest = mix(fnv(bytes));
+    let mut rest = mix(fnv_1a_64(bytes));
     let base = ALPHABET.len() as u64;
     let mut text = String::with_capacity(LENGTH);
     for _ in 0..LENGTH {

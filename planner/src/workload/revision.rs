@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::facts::revision::RevisionFacts;
+use crate::hash::fnv_1_32;
 use crate::plan::{Action, NewRevision};
 use crate::quantity;
 
@@ -99,11 +100,10 @@ pub fn data(mut template: Value) -> Value {
 /// A key of the template that only a ControllerRevision stores.
 pub(crate) const REPLACES: &str = "$patch";
 
-/// FNV-1 of the text and the number of collisions, its decimal digits replaced by characters that form no words.
+/// The hash of the text and the number of collisions, its decimal digits replaced by characters that form no words.
 fn hash(bytes: &str, collisions: i32) -> String {
     let text = bytes.bytes().chain(collisions.to_string().into_bytes());
-    let sum = text.fold(0x811c_9dc5_u32, |hash, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(byte));
-    sum.to_string().chars().map(safe_digit).collect()
+    fnv_1_32(text).to_string().chars().map(safe_digit).collect()
 }
 
 fn safe_digit(digit: char) -> char {

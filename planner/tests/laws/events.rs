@@ -5,7 +5,8 @@ use api::tkex::{
     Canary, ContainerOrder, HookStep, HotPatch, HotPatchExecutor, Phase as Verdict, PodHook, PodIndex, UpdateType, WhenNotPossible,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use planner::facts::pod::{Gate, Phase};
+use planner::facts::pod::{Gate, Phase, PodFacts};
+use planner::workload::{Needed, Unlisted};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -58,6 +59,10 @@ pub(crate) enum Event {
     Refuse(Option<&'static str>, Option<usize>, (How, bool), Option<u32>),
     /// The API server refuses nothing any more.
     Allow,
+    /// A kind that decisions need is not listed from now on, for a reason that lasts or not.
+    Unlist(Needed, bool),
+    /// Every kind is listed again.
+    List,
     /// The operator works: it may die after some actions.
     Work(Option<usize>),
 }
@@ -109,6 +114,10 @@ const WORDS: &[Option<&str>] = &[
     Some("resume"),
     Some("reset_retry"),
 ];
+
+/// Kinds that decisions need.
+const NEEDED: &[Needed] =
+    &[Needed::Pod, Needed::ControllerRevision, Needed::Node, Needed::HookRun, Needed::HookTemplate, Needed::PodDisruptionBudget];
 
 const HOWS: &[How] = &[How::Quota, How::Policy, How::Conflict, How::Overload, How::Broken, How::Done];
 
@@ -163,6 +172,8 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         12 => proptest::option::of(0_usize..6).prop_map(Event::Work),
         2 => refusal(),
         1 => Just(Event::Allow),
+        1 => (prop::sample::select(NEEDED), any::<bool>()).prop_map(|(kind, lasts)| Event::Unlist(kind, lasts)),
+        2 => Just(Event::List),
     ]
 }
 
@@ -183,7 +194,6 @@ pub(crate) fn worlds<S: Subject>() -> impl Strategy<Value = (World<S>, Vec<Event
 }
 
 pub(crate) fn happen<S: Subject>(world: &mut World<S>, event: &Event) {
-    let now = world.cluster.now;
     let chosen = |world: &World<S>, index: usize| world.cluster.pods.keys().nth(index % world.cluster.pods.len().max(1)).cloned();
     match event {
         Event::Scale(replicas) => world.edit(|spec| *spec.replicas = *replicas),
@@ -201,16 +211,7 @@ pub(crate) fn happen<S: Subject>(world: &mut World<S>, event: &Event) {
             world.edit(|spec| spec.pods_to_delete.into_iter().for_each(|named| named.extend(name.clone())));
         }
         Event::Pass(seconds) => world.cluster.pass(*seconds),
-        Event::AllReady => {
-            let names: Vec<String> = world
-                .cluster
-                .pods
-                .values()
-                .filter(|pod| pod.is_active() && world.cluster.answers(pod))
-                .map(|pod| pod.name.clone())
-                .collect();
-            world.cluster.pods.iter_mut().filter(|(name, _)| names.contains(name)).for_each(|(_, pod)| make_ready(pod, now));
-        }
+        Event::AllReady => all_ready(world),
         Event::Removed => world.cluster.pods.retain(|_, pod| !pod.deleting),
         Event::Vanish(index) => drop(chosen(world, *index).and_then(|name| world.cluster.pods.remove(&name))),
         Event::Ready(index)
@@ -230,6 +231,8 @@ pub(crate) fn happen<S: Subject>(world: &mut World<S>, event: &Event) {
             refuse(world, Rule { word: *word, pod, how: *how, left: *left, lies: *lies });
         }
         Event::Allow => world.cluster.rules.clear(),
+        Event::Unlist(kind, lasts) => world.cluster.unlisted.push(Unlisted { kind: *kind, why: lasts.then(|| "forbidden".to_owned()) }),
+        Event::List => world.cluster.unlisted.clear(),
         Event::Lose(_)
         | Event::TakeOut(_)
         | Event::Find
@@ -242,6 +245,14 @@ pub(crate) fn happen<S: Subject>(world: &mut World<S>, event: &Event) {
         }
         _ => edit_strategy(world, event),
     }
+}
+
+/// Every pod whose node answers comes to serve.
+fn all_ready<S: Subject>(world: &mut World<S>) {
+    let is_served = |pod: &&PodFacts| pod.is_active() && world.cluster.answers(pod);
+    let names: Vec<String> = world.cluster.pods.values().filter(is_served).map(|pod| pod.name.clone()).collect();
+    let now = world.cluster.now;
+    world.cluster.pods.iter_mut().filter(|(name, _)| names.contains(name)).for_each(|(_, pod)| make_ready(pod, now));
 }
 
 /// Something happens to hooks and what they are asked.

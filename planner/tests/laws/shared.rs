@@ -132,6 +132,7 @@ pub(crate) fn a_workload_that_is_deleted_waits_for_its_protected_pods<S: Subject
             break;
         }
         world.cluster.rules.clear();
+        world.cluster.unlisted.clear();
         world.cluster.pod_hook = Some(hook_template("pod"));
         world.cluster.answer(Verdict::Successful);
         leave(&mut world, None);

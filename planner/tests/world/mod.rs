@@ -12,13 +12,14 @@ use api::names::{PAUSED_FOR_ANNOTATION, PROTECTED_LABEL};
 use api::tkex::{GameDeployment, Phase as Verdict};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use planner::facts::node::Nodes;
 use planner::facts::pod::{Container, PodFacts};
 use planner::plan::{Action, PatchReason, Plan, PodPatch};
 use planner::refusal::{Fallout, Outcome, Refusals};
 use planner::workload::gate::{self, Place};
 use planner::workload::limits::{Limits, kept};
 use planner::workload::manifest::Owner;
-use planner::workload::{Observed, Seen, decide};
+use planner::workload::{Needed, Observed, Seen, decide};
 use serde_json::{Value, json};
 
 pub(crate) use self::approvals::{FORGERIES, Forgery};
@@ -82,12 +83,12 @@ impl<S: Subject> World<S> {
     pub(crate) fn observed(&self) -> Observed<S> {
         let cluster = &self.cluster;
         let seen = Seen {
-            pods: cluster.pods.values().cloned().map(Arc::new).collect(),
-            revisions: cluster.revisions.values().cloned().map(Arc::new).collect(),
-            hook_runs: cluster.hook_runs.values().cloned().map(Arc::new).collect(),
-            hook_templates: cluster.hook_templates.iter().chain(&cluster.pod_hook).cloned().map(Arc::new).collect(),
-            nodes: cluster.observed_nodes(),
-            budgets: cluster.budgets.values().cloned().map(Arc::new).collect(),
+            pods: self.listed(Needed::Pod, cluster.pods.values()),
+            revisions: self.listed(Needed::ControllerRevision, cluster.revisions.values()),
+            hook_runs: self.listed(Needed::HookRun, cluster.hook_runs.values()),
+            hook_templates: self.listed(Needed::HookTemplate, cluster.hook_templates.iter().chain(&cluster.pod_hook)),
+            nodes: if self.is_listed(Needed::Node) { cluster.observed_nodes() } else { Nodes::default() },
+            budgets: self.listed(Needed::PodDisruptionBudget, cluster.budgets.values()),
             taken_revision_names: Vec::new(),
             taken_pod_names: Vec::new(),
             refusals: self.refusals.clone(),
@@ -96,6 +97,15 @@ impl<S: Subject> World<S> {
             unlisted: cluster.unlisted.clone(),
         };
         Observed { object: Arc::new(self.object.clone()), seen }
+    }
+
+    fn is_listed(&self, kind: Needed) -> bool {
+        !self.cluster.unlisted.iter().any(|unlisted| unlisted.kind == kind)
+    }
+
+    /// What the cache of a kind holds: nothing if the kind is not listed.
+    fn listed<'a, T: Clone + 'a>(&'a self, kind: Needed, all: impl Iterator<Item = &'a T>) -> Vec<Arc<T>> {
+        if self.is_listed(kind) { all.cloned().map(Arc::new).collect() } else { Vec::new() }
     }
 
     pub(crate) fn decide(&self) -> Plan<S::Status> {
@@ -264,7 +274,7 @@ impl<S: Subject> World<S> {
 
     /// Records a plan's status, unless the object is another one than was decided on.
     pub(crate) fn record_if(&mut self, version: &str, plan: &Plan<S::Status>) {
-        if self.version() == version {
+        if self.version() == version && plan.status_delay.is_none() {
             self.touch();
             self.object.set_status(plan.status.clone());
         }
@@ -272,7 +282,7 @@ impl<S: Subject> World<S> {
 
     /// Records a plan's status, unless the plan changes the object itself: then the API server refuses a status of the older version.
     pub(crate) fn record(&mut self, plan: &Plan<S::Status>) {
-        if !plan.actions().any(is_of_object) {
+        if !plan.actions().any(is_of_object) && plan.status_delay.is_none() {
             self.touch();
             self.object.set_status(plan.status.clone());
         }
@@ -329,6 +339,7 @@ impl<S: Subject> World<S> {
             range.end += 40;
         }
         self.cluster.rules.clear();
+        self.cluster.unlisted.clear();
         // With silent nodes, or pods that wait for an answer, nothing may be left to do although the cluster is not calm.
         self.cluster.find_nodes();
         self.cluster.pod_hook = Some(hook_template("pod"));

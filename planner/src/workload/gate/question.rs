@@ -12,7 +12,7 @@ use api::tkex::{HookArgument, HookRunSpec, HookTemplate};
 
 use super::place::{Hook, Intent};
 use crate::facts::pod::PodFacts;
-use crate::hash::fnv;
+use crate::hash::fnv_1a_64;
 use crate::hookrun;
 
 /// The most arguments that a HookRun can have.
@@ -63,7 +63,7 @@ pub(super) fn text(whole: &str) -> Cow<'_, str> {
 }
 
 fn short(whole: &str) -> String {
-    format!("{:016x}", fnv(whole.bytes()))
+    format!("{:016x}", fnv_1a_64(whole.bytes()))
 }
 
 /// The name that the first run of this question should have.

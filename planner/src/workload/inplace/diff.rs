@@ -35,6 +35,12 @@ impl Difference {
     }
 }
 
+/// Whether this minor version of Kubernetes can lower memory limits without a restart.
+#[must_use]
+pub fn lowers_memory(minor: u32) -> bool {
+    minor >= 34
+}
+
 /// Paths where two templates differ in a way that a running pod cannot follow; none if it can follow.
 #[must_use]
 pub fn obstacles(old: &Value, new: &Value, lowers_memory: bool) -> Vec<String> {

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::facts::pod::{Container, Gate, PodFacts};
 use crate::quantity;
 
-pub use diff::{Difference, difference, obstacles, unlike};
+pub use diff::{Difference, difference, lowers_memory, obstacles, unlike};
 pub use patch::{Terms, follow, gate, hot_patch, resize, restart, start, take_back};
 
 /// An in-place update, as the annotations of a pod record it.
