@@ -350,3 +350,118 @@ fn describe(error: &kube::Error) -> CallError {
     }
     CallError::no_answer(message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Answer, Scripted};
+
+    fn written() -> Answer {
+        Answer::Ok(json!({ "metadata": { "uid": "u", "resourceVersion": "8" } }).to_string())
+    }
+
+    #[tokio::test]
+    async fn a_write_names_its_manager_and_wants_only_metadata_back() {
+        let (server, script) = Scripted::new([written(), written(), written()]);
+        let object = json!({ "metadata": { "name": "a" } });
+        assert_eq!(server.create("/api/v1/pods", &object).await.unwrap().metadata.version(), 8);
+        server.patch("/api/v1/pods/a", Patch::Strategic, &object).await.unwrap();
+        server.patch("/api/v1/pods/a", Patch::Merge, &object).await.unwrap();
+        let asked = script.asked();
+        let [create, strategic, merge] = asked.as_slice() else { panic!("{asked:?}") };
+        assert_eq!((create.line.as_str(), create.query.as_str()), ("POST /api/v1/pods", "fieldManager=gameplane&fieldValidation=Ignore"));
+        assert_eq!((strategic.line.as_str(), strategic.query.as_str()), ("PATCH /api/v1/pods/a", "fieldManager=gameplane"));
+        assert_eq!(strategic.headers[header::CONTENT_TYPE], "application/strategic-merge-patch+json");
+        assert_eq!(merge.headers[header::CONTENT_TYPE], "application/merge-patch+json");
+        assert!(asked.iter().all(|one| one.headers[header::ACCEPT] == METADATA_ONLY && one.body == object));
+    }
+
+    #[tokio::test]
+    async fn a_deletion_is_for_one_object_and_a_dry_run_says_so_in_each_request() {
+        let (server, script) = Scripted::new([written(), written(), written(), written()]);
+        server.delete("/a", "u", None).await.unwrap();
+        let dry = server.dry();
+        dry.delete("/a", "u", Some(7)).await.unwrap();
+        dry.create("/a", &json!({})).await.unwrap();
+        dry.patch("/a", Patch::Merge, &json!({})).await.unwrap();
+        let asked = script.asked();
+        let [plain, delete, create, patch] = asked.as_slice() else { panic!("{asked:?}") };
+        assert_eq!((&plain.body["preconditions"]["uid"], &plain.body["dryRun"]), (&json!("u"), &Value::Null));
+        assert_eq!(delete.body["preconditions"], json!({ "uid": "u", "resourceVersion": "7" }));
+        assert_eq!(delete.body["dryRun"], json!(["All"]));
+        assert!([create, patch].iter().all(|one| one.query.ends_with("&dryRun=All")), "{asked:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_call_has_a_timeout_and_a_dry_run_a_shorter_one() {
+        let (server, _) = Scripted::new([]);
+        for (server, limit) in [(server.clone(), 15), (server.dry(), 3), (server.with_deadline(Duration::from_secs(5)), 5)] {
+            let started = Instant::now();
+            let error = server.get::<Written>("/a").await.unwrap_err();
+            assert_eq!((started.elapsed().as_secs(), error.message), (limit, format!("no answer within {limit} s")));
+            assert!(error.code == 0);
+        }
+        let started = Instant::now();
+        let error = server.stream("/a", Duration::from_secs(9)).await.unwrap_err();
+        assert!(error.is_without_answer() && started.elapsed().as_secs() == 9, "{error:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_overloaded_server_is_left_alone_for_as_long_as_it_asks() {
+        for (asks, waits) in [("7", 7), ("9999", 60)] {
+            let (server, script) = Scripted::new([Answer::Overloaded(asks), written(), written()]);
+            assert!(server.get::<Written>("/a").await.unwrap_err().overloaded);
+            let started = Instant::now();
+            server.with_deadline(DEADLINE).get::<Written>("/lease").await.unwrap();
+            assert_eq!(started.elapsed().as_secs(), 0, "the lease does not wait");
+            server.get::<Written>("/b").await.unwrap();
+            assert_eq!((started.elapsed().as_secs(), script.asked().len()), (waits, 3));
+        }
+        let (server, _) = Scripted::new([Answer::Error(429, "TooManyRequests", "says a webhook"), written()]);
+        let error = server.get::<Written>("/a").await.unwrap_err();
+        assert!(!error.overloaded && error.message == "says a webhook");
+        let started = Instant::now();
+        server.get::<Written>("/a").await.unwrap();
+        assert_eq!(started.elapsed().as_secs(), 0, "without a time to wait it is not the server that is overloaded");
+    }
+
+    #[tokio::test]
+    async fn an_error_says_what_the_server_said() {
+        let long = Answer::Raw(502, "<html>bad gateway</html>\n");
+        let refused = Answer::Error(403, "Forbidden", "exceeded quota: pods");
+        let (server, _) = Scripted::new([refused, long, Answer::Raw(500, ""), Answer::Ok("not JSON".to_owned())]);
+        let mut said = Vec::new();
+        for _ in 0..4 {
+            let error = server.get::<Written>("/a").await.unwrap_err();
+            said.push((error.code, error.kind(), error.message.clone(), error.is_trouble()));
+        }
+        let expected = [
+            (403, "Forbidden", "exceeded quota: pods", false),
+            (502, "502", "<html>bad gateway</html>", true),
+            (500, "500", "HTTP status 500 Internal Server Error", false),
+        ];
+        for (said, (code, kind, message, is_trouble)) in said.iter().zip(expected) {
+            assert_eq!(said, &(code, kind.to_owned(), message.to_owned(), is_trouble));
+        }
+        assert!(said[3].2.starts_with("the reply cannot be read: ") && said[3].3, "it is not known what became of it: {said:?}");
+    }
+
+    #[test]
+    fn conflicts_are_told_apart() {
+        let error = |code: u16, reason: &str, message: &str| CallError {
+            code,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            overloaded: false,
+        };
+        let uid = "Operation cannot be fulfilled on pods \"a\": Precondition failed: UID in precondition: 1, UID in object meta: 2";
+        let version = "Precondition failed: ResourceVersion in precondition: 1, ResourceVersion in object meta: 2";
+        let is = |one: CallError| [one.is_already_there(), one.is_conflict(), one.is_other_uid(), one.is_other_version()];
+        assert_eq!(is(error(409, "AlreadyExists", "pods \"a\" already exists")), [true, false, false, false]);
+        assert_eq!(is(error(409, "Conflict", "the object has been modified")), [false, true, false, false]);
+        assert_eq!(is(error(409, "Conflict", uid)), [false, true, true, false]);
+        assert_eq!(is(error(409, "Conflict", version)), [false, true, false, true]);
+        assert_eq!(is(error(422, "Invalid", "metadata.uid: Invalid value: field is immutable")), [false, false, true, false]);
+        assert_eq!(is(error(422, "Invalid", "spec.containers: Required value")), [false, false, false, false]);
+    }
+}

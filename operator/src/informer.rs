@@ -355,75 +355,144 @@ fn hint(error: &CallError) -> &'static str {
 mod tests {
     use std::sync::Mutex;
 
-    use axum::Router;
-    use axum::extract::State;
+    use serde_json::json;
 
     use super::*;
     use crate::kinds::pod::Pod;
+    use crate::testing::{Answer, Scripted};
 
-    type Script = Arc<Mutex<(Vec<String>, Vec<String>)>>;
-
-    /// Answers with the next part of the script, and records the request.
-    async fn answer(State(script): State<Script>, request: axum::extract::Request) -> String {
-        let (asked, answers) = &mut *script.lock().unwrap();
-        asked.push(request.uri().query().unwrap_or_default().to_owned());
-        if answers.is_empty() { String::new() } else { answers.remove(0) }
+    fn metadata(name: &str, version: u64) -> serde_json::Value {
+        json!({
+            "name": name, "namespace": "play", "uid": name, "resourceVersion": version.to_string(), "creationTimestamp": "2026-11-15T10:00:00Z",
+        })
     }
 
     fn event(kind: &str, name: &str, version: u64) -> String {
-        let metadata = serde_json::json!({ "name": name, "namespace": "play", "uid": name, "resourceVersion": version.to_string(), "creationTimestamp": "2026-11-15T10:00:00Z" });
-        format!("{}\n", serde_json::json!({ "type": kind, "object": { "metadata": metadata } }))
+        format!("{}\n", json!({ "type": kind, "object": { "metadata": metadata(name, version) } }))
     }
 
     fn end_of_list(version: u64) -> String {
-        let metadata =
-            serde_json::json!({ "resourceVersion": version.to_string(), "annotations": { "k8s.io/initial-events-end": "true" } });
-        format!("{}\n", serde_json::json!({ "type": "BOOKMARK", "object": { "metadata": metadata } }))
+        let metadata = json!({ "resourceVersion": version.to_string(), "annotations": { "k8s.io/initial-events-end": "true" } });
+        format!("{}\n", json!({ "type": "BOOKMARK", "object": { "metadata": metadata } }))
+    }
+
+    fn page(names: &[&str], version: u64, token: &str) -> String {
+        let items: Vec<_> = names.iter().map(|name| json!({ "metadata": metadata(name, 4) })).collect();
+        json!({ "metadata": { "resourceVersion": version.to_string(), "continue": token }, "items": items }).to_string()
+    }
+
+    fn stream(events: &[String]) -> Answer {
+        Answer::Ok(events.concat())
+    }
+
+    /// An informer of pods that has run through a script.
+    struct Run {
+        script: Scripted,
+        store: Arc<Store<Pod>>,
+        health: Arc<Health>,
+        /// `+name` for each object that is there after a change, `-name` for each that is not.
+        changes: Vec<String>,
+    }
+
+    /// Runs until the store has seen `version`.
+    async fn run_until(version: u64, streaming: bool, answers: Vec<Answer>) -> Run {
+        let (server, script) = Scripted::new(answers);
+        let (metrics, store): (Arc<Metrics>, Arc<Store<Pod>>) = (Arc::default(), Arc::default());
+        let health = Arc::new(Health::new(Arc::clone(&metrics)));
+        let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+        let noted = Arc::clone(&seen);
+        let note = move |changes: &[Change<Pod>]| {
+            let word = |change: &Change<Pod>| match (&change.old, &change.new) {
+                (_, Some(new)) => Some(format!("+{}", new.facts.name)),
+                (Some(old), None) => Some(format!("-{}", old.facts.name)),
+                (None, None) => None,
+            };
+            noted.lock().unwrap().extend(changes.iter().filter_map(word));
+        };
+        let task = tokio::spawn(Informer::new(server, Arc::clone(&store), metrics, Arc::clone(&health), streaming, note).run());
+        let arrived = async {
+            while store.progress() < version {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), arrived).await.unwrap();
+        task.abort();
+        let changes = seen.lock().unwrap().clone();
+        Run { script, store, health, changes }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_watch_that_ends_in_the_middle_of_a_line_goes_on_from_the_last_whole_one() {
         let broken = event("MODIFIED", "b", 7);
-        let first = [event("ADDED", "a", 4), end_of_list(5), event("ADDED", "b", 6), broken[..broken.len() / 2].to_owned()].concat();
-        let script: Script = Arc::new(Mutex::new((Vec::new(), vec![first, event("MODIFIED", "b", 7)])));
-        let router = Router::new().fallback(answer).with_state(Arc::clone(&script));
-        let (metrics, store): (Arc<Metrics>, Arc<Store<Pod>>) = (Arc::default(), Arc::default());
-        let health = Arc::new(Health::new(Arc::clone(&metrics)));
-        let server = Server::new(kube::Client::new(router, "play"), Arc::clone(&metrics));
-        let task = tokio::spawn(Informer::new(server, Arc::clone(&store), metrics, health, true, |_| {}).run());
-        let seen = async {
-            while store.progress() < 7 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), seen).await.unwrap();
-        task.abort();
-        let asked = script.lock().unwrap().0.clone();
+        let first = [event("ADDED", "a", 4), end_of_list(5), event("ADDED", "b", 6), broken[..broken.len() / 2].to_owned()];
+        let run = run_until(7, true, vec![stream(&first), stream(&[event("MODIFIED", "b", 7)])]).await;
+        let asked = run.script.queries();
         assert!(asked[0].contains("sendInitialEvents=true") && asked[1].ends_with("&resourceVersion=6"), "{asked:?}");
-        assert_eq!(store.len(), 2);
+        assert_eq!((run.store.len(), run.changes), (2, ["+a", "+b", "+b"].map(str::to_owned).to_vec()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_page_that_is_too_large_is_asked_for_again_by_halves() {
-        let page = |name: &str, note: usize, token: &str| {
-            let metadata = serde_json::json!({
-                "name": name, "namespace": "play", "uid": name, "resourceVersion": "4", "creationTimestamp": "2026-11-15T10:00:00Z",
-                "annotations": { "note": "x".repeat(note) },
-            });
-            serde_json::json!({ "metadata": { "resourceVersion": "7", "continue": token }, "items": [{ "metadata": metadata }] })
-                .to_string()
+        let large = || {
+            let mut page: serde_json::Value = serde_json::from_str(&page(&["a"], 7, "")).unwrap();
+            page["items"][0]["metadata"]["annotations"] = json!({ "note": "x".repeat(LARGEST_PAGE) });
+            Answer::Ok(page.to_string())
         };
-        let answers = vec![page("a", LARGEST_PAGE, ""), page("a", LARGEST_PAGE, ""), page("a", 10, "more"), page("b", 10, "")];
-        let script: Script = Arc::new(Mutex::new((Vec::new(), answers)));
-        let router = Router::new().fallback(answer).with_state(Arc::clone(&script));
-        let (metrics, store): (Arc<Metrics>, Arc<Store<Pod>>) = (Arc::default(), Arc::default());
-        let health = Arc::new(Health::new(Arc::clone(&metrics)));
-        let server = Server::new(kube::Client::new(router, "play"), Arc::clone(&metrics));
-        let task = tokio::spawn(Informer::new(server, Arc::clone(&store), metrics, health, false, |_| {}).run());
-        tokio::time::timeout(Duration::from_secs(60), store.listed()).await.unwrap();
-        task.abort();
-        let asked = script.lock().unwrap().0.clone();
-        assert_eq!(asked.get(..4).unwrap(), ["limit=500", "limit=250", "limit=125", "limit=250&continue=more"]);
-        assert_eq!((store.len(), store.progress()), (2, 7));
+        let answers = vec![large(), large(), Answer::Ok(page(&["a"], 7, "more")), Answer::Ok(page(&["b"], 7, ""))];
+        let run = run_until(7, false, answers).await;
+        assert_eq!(run.script.queries()[..4], ["limit=500", "limit=250", "limit=125", "limit=250&continue=more"]);
+        assert_eq!((run.store.len(), run.store.progress()), (2, 7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_an_expired_watch_a_fresh_list_tells_what_has_disappeared() {
+        let expired = json!({ "type": "ERROR", "object": { "code": 410, "reason": "Expired", "message": "too old resource version" } });
+        let answers = vec![
+            Answer::Ok(page(&["a", "b"], 5, "")),
+            stream(&[format!("{expired}\n")]),
+            Answer::Ok(page(&["b", "c"], 8, "")),
+            Answer::Error(410, "Expired", "too old resource version"),
+            Answer::Ok(page(&["c"], 9, "")),
+        ];
+        let run = run_until(9, false, answers).await;
+        assert_eq!((run.store.len(), run.store.progress()), (1, 9));
+        let mut changes = run.changes;
+        changes.retain(|change| change != "+b" && change != "+c");
+        assert_eq!(changes, ["+a", "-a", "-b"]);
+        assert!(run.script.queries()[1].contains("resourceVersion=5"), "{:?}", run.script.queries());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_breaks_off_is_discarded() {
+        let half = [event("ADDED", "a", 4), event("ADDED", "b", 4)];
+        let whole = [event("ADDED", "b", 4), end_of_list(6)];
+        let run = run_until(6, true, vec![stream(&half), stream(&whole)]).await;
+        assert_eq!((run.store.len(), run.changes), (1, vec!["+b".to_owned()]), "nothing is known before a list is complete");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_without_streaming_lists_is_asked_for_pages() {
+        let no = Answer::Error(422, "Invalid", "sendInitialEvents: Forbidden: not supported");
+        let run = run_until(7, true, vec![no, Answer::Ok(page(&["a"], 7, ""))]).await;
+        assert_eq!((run.script.queries()[1].as_str(), run.store.len()), ("limit=500", 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_that_may_not_be_listed_is_told_and_tried_again_less_and_less_often() {
+        let no = || Answer::Error(403, "Forbidden", "pods is forbidden");
+        let started = Instant::now();
+        let run = run_until(7, false, vec![no(), no(), no(), no(), Answer::Ok(page(&["a"], 7, ""))]).await;
+        let waited = started.elapsed();
+        assert!(waited >= Duration::from_millis(200 + 400 + 800 + 1600) / 2 && waited < Duration::from_secs(10), "{waited:?}");
+        assert_eq!((run.script.asked()[0].line.as_str(), run.store.len()), ("GET /api/v1/pods", 1));
+        assert!(run.health.is_ready(), "it is listed now");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_cannot_be_read_is_left_out_and_one_that_is_deleted_is_gone() {
+        let odd = json!({ "type": "ADDED", "object": { "metadata": { "name": "odd", "namespace": "play", "resourceVersion": "6", "labels": 7 } } });
+        let events = [event("ADDED", "a", 4), end_of_list(5), format!("{odd}\n"), event("ADDED", "b", 7), event("DELETED", "a", 8)];
+        let run = run_until(8, true, vec![stream(&events)]).await;
+        assert_eq!((run.store.len(), run.changes), (1, ["+a", "+b", "-a"].map(str::to_owned).to_vec()));
     }
 }

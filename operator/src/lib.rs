@@ -26,4 +26,6 @@ mod send;
 pub mod server;
 pub mod settle;
 pub mod store;
+#[cfg(test)]
+mod testing;
 mod wire;

@@ -10,12 +10,13 @@ use api::names::{
 use api::template::{MAX_BYTES as MAX_TEMPLATE_BYTES, MOST_VALUES as MOST_TEMPLATE_VALUES, values};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, OwnerReference as Owned, Time};
 use kube::Resource;
+use planner::facts::object::{OwnerReference, is_short};
 use planner::workload::manifest::Owner;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Error as _};
 use serde_json::value::RawValue;
 
-use super::{OwnerReference, is_short};
+use super::{is_ours, owner_in};
 use crate::allowance::weight;
 use crate::queue::Queue;
 use crate::store::{Cached, Change, Index, Key};
@@ -241,7 +242,7 @@ impl<K: OurKind> Cached for Custom<K> {
     fn index(&self) -> Option<Index> {
         let metadata = self.object.meta();
         let namespace = metadata.namespace.clone().unwrap_or_default();
-        let owner = controller(metadata).filter(|_| K::OWNED).map(|owner| owner.of_object_in(&namespace));
+        let owner = controller(metadata).filter(|_| K::OWNED).map(|owner| owner_in(&namespace, &owner));
         Some(owner.map_or(Index::Namespace(namespace), Index::Owner))
     }
 
@@ -272,7 +273,7 @@ pub(crate) fn controller(metadata: &ObjectMeta) -> Option<OwnerReference> {
     let controller = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
     let (api_version, kind) = (controller.api_version.clone(), controller.kind.clone());
     let owner = OwnerReference { api_version, kind, name: controller.name.clone(), uid: controller.uid.clone(), controller: true };
-    Some(owner).filter(OwnerReference::is_ours)
+    Some(owner).filter(is_ours)
 }
 
 /// The reference to an object for its dependents and events.

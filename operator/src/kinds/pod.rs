@@ -1,19 +1,13 @@
-//! Pods, decoded without building more than what decisions need.
+//! Pods of workloads, and pods without a controller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::names::{
-    DELETION_COST_ANNOTATION, INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION, INSTANCE_ID_LABEL, PROTECTED_LABEL, READINESS_GATE,
-    REVISION_LABEL,
-};
-use jiff::Timestamp;
-use planner::facts::pod::{Container, Gate, Phase, PodFacts, Resources};
-use planner::workload::inplace::Update;
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use api::names::{INSTANCE_ID_LABEL, PROTECTED_LABEL, REVISION_LABEL};
+use planner::facts::object::OwnerReference;
+use planner::facts::pod::{Container, PodFacts};
 
-use super::OwnerReference;
+use super::is_ours;
 use crate::allowance::{weight, weight_of};
 use crate::store::{Cached, Index, Key};
 
@@ -35,264 +29,15 @@ const FREE: usize = 4 * 1024;
 /// The bytes that a container needs besides its strings.
 const PER_CONTAINER: usize = 512;
 
-#[derive(Deserialize)]
-struct Wire {
-    metadata: Meta,
-    #[serde(default)]
-    spec: Spec,
-    #[serde(default)]
-    status: Status,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Meta {
-    name: String,
-    #[serde(default)]
-    namespace: String,
-    uid: String,
-    resource_version: String,
-    creation_timestamp: Timestamp,
-    #[serde(default)]
-    deletion_timestamp: Option<String>,
-    #[serde(default)]
-    labels: BTreeMap<String, String>,
-    #[serde(default)]
-    annotations: BTreeMap<String, String>,
-    #[serde(default)]
-    generation: i64,
-    #[serde(default)]
-    owner_references: Vec<OwnerReference>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Spec {
-    node_name: Option<String>,
-    readiness_gates: Vec<ReadinessGate>,
-    containers: Vec<ContainerSpec>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ReadinessGate {
-    condition_type: String,
-}
-
-#[derive(Deserialize)]
-struct ContainerSpec {
-    name: String,
-    #[serde(default)]
-    image: String,
-    #[serde(default)]
-    resources: Amounts,
-}
-
-/// Requests and limits.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Amounts {
-    requests: BTreeMap<String, String>,
-    limits: BTreeMap<String, String>,
-}
-
-impl Amounts {
-    fn flat(self) -> Resources {
-        let named = |kind: &'static str| move |(name, amount): (String, String)| (format!("{kind}.{name}"), amount);
-        self.requests.into_iter().map(named("requests")).chain(self.limits.into_iter().map(named("limits"))).collect()
-    }
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Status {
-    phase: String,
-    #[serde(rename = "podIP")]
-    pod_ip: String,
-    #[serde(rename = "hostIP")]
-    host_ip: String,
-    reason: Option<String>,
-    observed_generation: Option<i64>,
-    conditions: Vec<Condition>,
-    container_statuses: Vec<ContainerStatus>,
-    init_container_statuses: Vec<ContainerStatus>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Condition {
-    #[serde(rename = "type")]
-    kind: String,
-    status: String,
-    #[serde(default)]
-    reason: Option<String>,
-    #[serde(default)]
-    last_transition_time: Option<Timestamp>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ContainerStatus {
-    name: String,
-    image: String,
-    #[serde(rename = "imageID")]
-    image_id: String,
-    ready: bool,
-    restart_count: i32,
-    state: State,
-    resources: Option<Amounts>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct State {
-    waiting: Option<Waiting>,
-    running: Option<Running>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Running {
-    started_at: Option<Timestamp>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Waiting {
-    reason: Option<String>,
-}
-
-impl From<Wire> for Pod {
-    fn from(wire: Wire) -> Self {
-        let Wire { metadata: mut meta, spec, status } = wire;
-        let controller = OwnerReference::controller(meta.owner_references);
-        let ready = status.conditions.iter().find(|condition| condition.kind == "Ready" && condition.status == "True");
-        let ready_since = ready.map(|ready| ready.last_transition_time.unwrap_or(meta.creation_timestamp));
-        let resizing = status.conditions.iter().find(|condition| RESIZING.contains(&condition.kind.as_str()) && condition.status == "True");
-        let state = meta.annotations.remove(INPLACE_STATE_ANNOTATION);
-        let pending = meta.annotations.remove(INPLACE_GRACE_ANNOTATION);
-        meta.annotations.remove(LAST_APPLIED);
-        let update = state.iter().chain(&pending).map(|text| weight(text)).reduce(usize::saturating_add);
-        let facts = PodFacts {
-            ready_since,
-            trouble: if ready_since.is_some() { resizing.and_then(resize_trouble) } else { trouble(&status) }.map(word),
-            phase: phase(&status.phase),
-            restarts: status.container_statuses.iter().map(|container| container.restart_count).max().unwrap_or_default(),
-            name: meta.name,
-            namespace: meta.namespace,
-            uid: meta.uid,
-            resource_version: meta.resource_version.parse().unwrap_or_default(),
-            labels: meta.labels,
-            controller: controller.as_ref().map(|owner| owner.uid.clone()),
-            created: meta.creation_timestamp,
-            deleting: meta.deletion_timestamp.is_some(),
-            node: spec.node_name.filter(|node| !node.is_empty()),
-            ip: status.pod_ip,
-            host_ip: status.host_ip,
-            deletion_cost: meta.annotations.get(DELETION_COST_ANNOTATION).and_then(|cost| cost.parse().ok()).unwrap_or_default(),
-            annotations: meta.annotations,
-            gate: gate(&spec.readiness_gates, &status.conditions, meta.creation_timestamp),
-            update: Update::read(state.as_deref(), pending.as_deref()),
-            is_resizing: resizing.is_some(),
-            spec: None,
-            is_seen_by_node: status.observed_generation.is_none_or(|seen| seen >= meta.generation),
-            containers: containers(spec.containers, status.container_statuses),
-        };
-        let size = size(&facts).saturating_add(update.unwrap_or_default());
-        Self { facts: Arc::new(facts), controller, too_large: None, size }
-    }
-}
-
 /// The bytes that the facts of a pod need at most.
 fn size(facts: &PodFacts) -> usize {
     let of = |container: &Container| {
         let resources = weight_of(&container.resources) + container.actual_resources.as_ref().map_or(0, weight_of);
         PER_CONTAINER + container.name.len() + container.image.len() + container.actual_image.len() + container.image_id.len() + resources
     };
-    weight_of(&facts.labels) + weight_of(&facts.annotations) + facts.containers.iter().map(of).sum::<usize>()
-}
-
-/// Truncates a reason. Those of Kubernetes itself are shorter.
-fn word(mut trouble: String) -> String {
-    if let Some((end, _)) = trouble.char_indices().nth(MAX_REASON_CHARS) {
-        trouble.truncate(end);
-        trouble.shrink_to_fit();
-    }
-    trouble
-}
-
-/// The longest reason that is kept, in characters.
-const MAX_REASON_CHARS: usize = 128;
-
-/// A pod's spec, not decoded.
-#[derive(Deserialize)]
-struct Whole<'a> {
-    #[serde(borrow, default)]
-    spec: Option<&'a RawValue>,
-}
-
-/// Longer specs are not kept.
-const MAX_SPEC_BYTES: usize = 32 * 1024;
-/// Conditions of a pod whose resize is pending or in progress.
-const RESIZING: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
-/// The last applied object, which kubectl stores: long, and not needed here.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-
-/// `ResizeDeferred`, `ResizeInfeasible` or `ResizeError`.
-fn resize_trouble(condition: &Condition) -> Option<String> {
-    condition.reason.as_ref().map(|reason| format!("Resize{reason}"))
-}
-
-fn gate(gates: &[ReadinessGate], conditions: &[Condition], created: Timestamp) -> Gate {
-    if !gates.iter().any(|gate| gate.condition_type == READINESS_GATE) {
-        return Gate::Absent;
-    }
-    match conditions.iter().find(|condition| condition.kind == READINESS_GATE) {
-        None => Gate::Unset,
-        Some(condition) if condition.status == "True" => Gate::Up,
-        Some(condition) => Gate::Down(condition.last_transition_time.unwrap_or(created)),
-    }
-}
-
-fn containers(specs: Vec<ContainerSpec>, mut statuses: Vec<ContainerStatus>) -> Vec<Container> {
-    let mut all = Vec::with_capacity(specs.len());
-    for ContainerSpec { name, image, resources } in specs {
-        let place = statuses.iter().position(|status| status.name == name);
-        let status = place.map(|place| statuses.swap_remove(place)).unwrap_or_default();
-        all.push(Container {
-            name,
-            image,
-            resources: resources.flat(),
-            actual_resources: status.resources.map(Amounts::flat),
-            actual_image: status.image,
-            image_id: status.image_id,
-            running: status.state.running.is_some(),
-            ready: status.ready,
-            restarts: status.restart_count,
-            started: status.state.running.and_then(|running| running.started_at),
-        });
-    }
-    all
-}
-
-fn phase(word: &str) -> Phase {
-    match word {
-        "Running" => Phase::Running,
-        "Succeeded" => Phase::Succeeded,
-        "Failed" => Phase::Failed,
-        "Unknown" => Phase::Unknown,
-        _ => Phase::Pending,
-    }
-}
-
-/// The reason that Kubernetes reports for what is wrong with the pod, if something is.
-fn trouble(status: &Status) -> Option<String> {
-    let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
-    let waiting = containers.filter_map(|container| container.state.waiting.as_ref()?.reason.clone());
-    let normal = ["ContainerCreating", "PodInitializing"];
-    let unscheduled = status.conditions.iter().find(|condition| condition.kind == "PodScheduled" && condition.status == "False");
-    let unscheduled = unscheduled.and_then(|condition| condition.reason.clone());
-    waiting.filter(|reason| !normal.contains(&reason.as_str())).chain(unscheduled).chain(status.reason.clone()).next()
+    let update = facts.update.as_ref().and_then(|update| serde_json::to_string(update).ok()).map_or(0, |update| weight(&update));
+    let spec = facts.spec.as_ref().map_or(0, |spec| spec.len());
+    weight_of(&facts.labels) + weight_of(&facts.annotations) + facts.containers.iter().map(of).sum::<usize>() + update + spec
 }
 
 impl Cached for Pod {
@@ -301,16 +46,12 @@ impl Cached for Pod {
     const IS_CORE: bool = true;
 
     fn decode(json: &str) -> Result<Self, serde_json::Error> {
-        let mut pod = Self::from(serde_json::from_str::<Wire>(json)?);
-        if pod.facts.revision().is_none()
-            && pod.matters()
-            && let Some(facts) = Arc::get_mut(&mut pod.facts)
-        {
-            let whole: Whole = serde_json::from_str(json)?;
-            facts.spec = whole.spec.map(RawValue::get).filter(|spec| spec.len() <= MAX_SPEC_BYTES).map(Arc::from);
-            pod.size += facts.spec.as_ref().map_or(0, |spec| spec.len());
+        let (mut facts, controller) = PodFacts::read(json)?;
+        if facts.revision().is_none() && controller.as_ref().is_none_or(is_ours) {
+            facts.read_spec(json)?;
         }
-        Ok(pod)
+        let size = size(&facts);
+        Ok(Self { facts: Arc::new(facts), controller, too_large: None, size })
     }
 
     fn key(&self) -> Key {
@@ -331,7 +72,7 @@ impl Cached for Pod {
 
     fn matters(&self) -> bool {
         // Without its labels it is not known whether an orphan is to be adopted, so one that is cut is not kept.
-        self.controller.as_ref().map_or(self.too_large.is_none(), OwnerReference::is_ours)
+        self.controller.as_ref().map_or(self.too_large.is_none(), is_ours)
     }
 
     fn size(&self) -> usize {
@@ -360,50 +101,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_read_as_the_api_server_writes_it() {
-        let json = serde_json::json!({
-            "metadata": {
-                "name": "game-b7xkq", "namespace": "play", "uid": "u", "resourceVersion": "42", "creationTimestamp": "2026-11-15T10:00:00Z",
-                "labels": { "app": "game", "controller-revision-hash": "game-1" },
-                "annotations": { DELETION_COST_ANNOTATION: "-5", "other": "x", INPLACE_STATE_ANNOTATION: "{\"revision\":\"game-1\"}" },
-                "ownerReferences": [{ "apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "game", "uid": "o", "controller": true }],
-                "managedFields": [{ "fieldsV1": {} }],
-            },
-            "spec": {
-                "nodeName": "node-1", "readinessGates": [{ "conditionType": READINESS_GATE }],
-                "containers": [{ "name": "side", "image": "side:1" }, { "name": "game", "image": "game:2", "resources": { "limits": { "cpu": "1" } } }],
-            },
-            "status": {
-                "phase": "Running",
-                "conditions": [
-                    { "type": "Ready", "status": "True", "lastTransitionTime": "2026-11-15T10:00:09Z" },
-                    { "type": READINESS_GATE, "status": "True" },
-                ],
-                "containerStatuses": [
-                    { "name": "game", "image": "game:1", "imageID": "a", "restartCount": 1, "state": { "running": {} } },
-                    { "name": "side", "restartCount": 3, "state": {} },
-                ],
-            },
-        });
-        let pod = Pod::decode(&json.to_string()).unwrap();
-        assert!(pod.matters());
-        let facts = &pod.facts;
-        assert_eq!((facts.restarts, facts.deletion_cost, facts.resource_version), (3, -5, 42));
-        assert_eq!(facts.revision(), Some("game-1"));
-        assert!(facts.is_ready());
-        assert_eq!(facts.gate, Gate::Up);
-        let game = &facts.containers[1];
-        assert_eq!((game.image.as_str(), game.actual_image.as_str(), game.running, game.restarts), ("game:2", "game:1", true, 1));
-        assert_eq!(game.resources, Resources::from([("limits.cpu".to_owned(), "1".to_owned())]));
-        assert_eq!(facts.update.as_ref().unwrap().state.as_ref().unwrap().revision, "game-1");
-        assert!(!facts.annotations.contains_key(INPLACE_STATE_ANNOTATION));
-        assert_eq!(facts.ready_since, Some("2026-11-15T10:00:09Z".parse().unwrap()));
-        let key = Key { namespace: "play".to_owned(), name: "game".to_owned() };
-        let owner = crate::store::OwnerKey { kind: "GameDeployment".to_owned(), key, uid: "o".to_owned() };
-        assert_eq!(pod.index(), Some(Index::Owner(owner)));
-    }
-
-    #[test]
     fn a_pod_that_does_not_say_what_it_was_made_from_is_kept_with_its_spec() {
         let of = |labels: &str, env: &str| {
             let metadata =
@@ -414,26 +111,25 @@ mod tests {
         };
         assert_eq!(of("{}", "a").as_deref(), Some(r#"{"containers":[],"env":"a"}"#));
         assert_eq!(of(r#"{"controller-revision-hash":"game-1"}"#, "a"), None);
-        assert_eq!(of("{}", &"a".repeat(MAX_SPEC_BYTES)), None, "long specs do not fill the memory");
-    }
-
-    #[test]
-    fn the_cause_of_a_pod_that_does_not_start_is_kept() {
-        let json = serde_json::json!({
-            "metadata": { "name": "p", "uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-11-15T10:00:00Z" },
-            "status": { "phase": "Pending", "containerStatuses": [{ "state": { "waiting": { "reason": "ImagePullBackOff" } } }] },
-        });
-        assert_eq!(Pod::decode(&json.to_string()).unwrap().facts.trouble.as_deref(), Some("ImagePullBackOff"));
+        assert_eq!(of("{}", &"a".repeat(32 * 1024)), None, "long specs do not fill the memory");
     }
 
     #[test]
     fn pods_of_other_controllers_are_not_kept() {
-        let json = serde_json::json!({
-            "metadata": {
-                "name": "p", "uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-11-15T10:00:00Z",
-                "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "o", "controller": true }],
-            },
-        });
-        assert!(!Pod::decode(&json.to_string()).unwrap().matters());
+        let pod = |api_version: &str, kind: &str| {
+            let json = serde_json::json!({
+                "metadata": {
+                    "name": "p", "namespace": "play", "uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-11-15T10:00:00Z",
+                    "ownerReferences": [{ "apiVersion": api_version, "kind": kind, "name": "game", "uid": "o", "controller": true }],
+                },
+            });
+            Pod::decode(&json.to_string()).unwrap()
+        };
+        assert!(!pod("apps/v1", "ReplicaSet").matters());
+        let ours = pod("tkex.tencent.com/v1alpha1", "GameDeployment");
+        let key = Key { namespace: "play".to_owned(), name: "game".to_owned() };
+        let owner = crate::store::OwnerKey { kind: "GameDeployment".to_owned(), key, uid: "o".to_owned() };
+        assert!(ours.matters());
+        assert_eq!(ours.index(), Some(Index::Owner(owner)));
     }
 }

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::template::PodTemplate;
+use planner::facts::object::{Metadata, OwnerReference};
 use planner::facts::revision::RevisionFacts;
-use serde::Deserialize;
-use serde_json::value::RawValue;
 
-use super::OwnerReference;
+use super::is_ours;
 use crate::allowance::weight_of;
 use crate::store::{Cached, Index, Key};
 
@@ -31,65 +30,16 @@ pub struct Revision {
     size: usize,
 }
 
-#[derive(Deserialize)]
-struct Wire<'a> {
-    metadata: Meta,
-    #[serde(borrow, default)]
-    data: Option<&'a RawValue>,
-    #[serde(default)]
-    revision: i64,
-}
-
-#[derive(Default, Deserialize)]
-struct Data {
-    #[serde(default)]
-    spec: Spec,
-}
-
-#[derive(Default, Deserialize)]
-struct Spec {
-    #[serde(default)]
-    template: PodTemplate,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Meta {
-    name: String,
-    #[serde(default)]
-    namespace: String,
-    uid: String,
-    resource_version: String,
-    #[serde(default)]
-    deletion_timestamp: Option<String>,
-    #[serde(default)]
-    labels: BTreeMap<String, String>,
-    #[serde(default)]
-    owner_references: Vec<OwnerReference>,
-}
-
 impl Cached for Revision {
     const KIND: &'static str = "ControllerRevision";
     const PATH: &'static str = "/apis/apps/v1/controllerrevisions";
     const IS_CORE: bool = true;
 
     fn decode(json: &str) -> Result<Self, serde_json::Error> {
-        let Wire { metadata: meta, data, revision } = serde_json::from_str(json)?;
-        let controller = OwnerReference::controller(meta.owner_references);
-        // Other controllers store other data.
-        let data: Data = data.and_then(|data| serde_json::from_str(data.get()).ok()).unwrap_or_default();
-        let facts = RevisionFacts {
-            name: meta.name,
-            uid: meta.uid,
-            controller: controller.as_ref().map(|owner| owner.uid.clone()),
-            number: revision,
-            template: data.spec.template,
-            deleting: meta.deletion_timestamp.is_some(),
-        };
-        let version = meta.resource_version.parse().unwrap_or_default();
+        let (meta, facts) = RevisionFacts::read(json)?;
         let size = PER_REVISION + facts.template.text().len().saturating_add(weight_of(&meta.labels));
-        let (facts, namespace) = (Arc::new(facts), meta.namespace);
-        Ok(Self { facts, controller, labels: meta.labels, too_large: None, namespace, version, size })
+        let Metadata { namespace, version, labels, controller, .. } = meta;
+        Ok(Self { facts: Arc::new(facts), controller, labels, too_large: None, namespace, version, size })
     }
 
     fn key(&self) -> Key {
@@ -110,7 +60,7 @@ impl Cached for Revision {
 
     fn matters(&self) -> bool {
         // Without its labels it is not known whether an orphan is to be adopted, so one that is cut is not kept.
-        self.controller.as_ref().map_or(self.too_large.is_none(), OwnerReference::is_ours)
+        self.controller.as_ref().map_or(self.too_large.is_none(), is_ours)
     }
 
     fn size(&self) -> usize {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use api::tkex::{HookRun, HookTemplate};
 use jiff::Timestamp;
 use planner::facts::node::NodeEffect;
+use planner::facts::object::OwnerReference;
 use planner::request::Resource;
 use planner::workload::{self, Observed, Seen, conditions};
 use serde::Serialize;
 
-use super::OwnerReference;
 use super::budget::Budget;
 use super::custom::{Custom, OurKind, controller, object_changed, owner, path};
 use super::pod::Pod;

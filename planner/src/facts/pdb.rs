@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 
 use api::selector::LabelSelector;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::object::Metadata;
+use crate::workload::protect;
 
 /// A PodDisruptionBudget as decisions see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,10 +24,60 @@ pub struct PdbFacts {
     pub is_closed: bool,
 }
 
+#[derive(Deserialize)]
+struct Wire {
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Spec,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    selector: LabelSelector,
+    min_available: Option<Value>,
+    unhealthy_pod_eviction_policy: Option<String>,
+}
+
 impl PdbFacts {
+    /// Reads a PodDisruptionBudget from the API server's JSON; also its metadata.
+    pub fn read(json: &str) -> Result<(Metadata, Self), serde_json::Error> {
+        let Wire { metadata, spec } = serde_json::from_str(json)?;
+        let facts = Self {
+            name: metadata.name.clone(),
+            uid: metadata.uid.clone(),
+            controller: metadata.controller.as_ref().map(|owner| owner.uid.clone()),
+            selector: spec.selector,
+            is_closed: spec.min_available == Some(Value::from(protect::EVERYBODY))
+                && spec.unhealthy_pod_eviction_policy.is_none_or(|policy| policy != "AlwaysAllow"),
+        };
+        Ok((metadata, facts))
+    }
+
     /// Whether it selects pods with these labels.
     #[must_use]
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         self.selector.is_empty() || self.selector.matches(labels)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_closed_if_it_allows_no_eviction_whatever_the_number_of_pods() {
+        let cases = [
+            ("{\"minAvailable\":2147483647}", true),
+            ("{\"minAvailable\":2147483647,\"unhealthyPodEvictionPolicy\":\"AlwaysAllow\"}", false),
+            ("{\"maxUnavailable\":0}", false),
+            ("{\"minAvailable\":\"100%\"}", false),
+        ];
+        for (spec, closed) in cases {
+            let json = format!(r#"{{"metadata":{{"name":"b","namespace":"play","uid":"u","resourceVersion":"7"}},"spec":{spec}}}"#);
+            let (metadata, facts) = PdbFacts::read(&json).unwrap();
+            assert_eq!((facts.is_closed, metadata.version), (closed, 7), "{spec}");
+            assert!(facts.selector.is_empty());
+        }
     }
 }

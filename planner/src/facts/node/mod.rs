@@ -1,9 +1,13 @@
 //! What decisions know of a node.
 
+mod read;
+
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+
+pub use read::NodeRead;
 
 /// How long a node may be silent before it counts as lost: as long as Kubernetes itself waits before it evicts the
 /// pods.

@@ -1,5 +1,7 @@
 //! What decisions know of a pod.
 
+mod read;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
