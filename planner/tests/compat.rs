@@ -1,5 +1,7 @@
 //! Objects as the original operators stored them: nothing restarts, nothing is forgotten.
 
+mod releases;
+
 use std::sync::Arc;
 
 use crate::world::{make_ready, pod};
@@ -66,7 +68,7 @@ fn observed(file: &str) -> (Observed<GameDeployment>, Timestamp) {
 
 #[test]
 fn a_rollout_of_the_original_waits_where_it_waited() {
-    let (seen, now) = observed("canary.yaml");
+    let (seen, now) = observed("original/canary.yaml");
     let plan = decide(&seen, now);
     assert_eq!(plan.steps, Vec::<Vec<Action>>::new(), "there is nothing to do");
     let status = plan.status;
@@ -78,7 +80,7 @@ fn a_rollout_of_the_original_waits_where_it_waited() {
 
 #[test]
 fn a_grace_of_the_original_is_ended_properly() {
-    let (seen, now) = observed("grace.yaml");
+    let (seen, now) = observed("original/grace.yaml");
     let plan = decide(&seen, now);
     let actions: Vec<_> = plan.actions().collect();
     let [Action::PatchPod(change)] = actions.as_slice() else { panic!("{actions:?}") };
