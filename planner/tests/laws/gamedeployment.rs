@@ -98,6 +98,31 @@ fn a_hot_patch_ends_what_was_announced_in_place() {
     }
 }
 
+/// A pod has the update's images when the template changes twice, there and back; the first change is refused, and the rollout is
+/// paused: the pod is told to be what it is.
+#[test]
+fn a_refused_change_is_taken_back_although_the_rollout_is_paused() {
+    let mut world = GameWorld::new(&json!({ "replicas": 1, "template": template(0), "updateStrategy": { "type": "InplaceUpdate" } }));
+    for event in [
+        Event::Work(None),
+        Event::Template(3),
+        Event::Work(None),
+        Event::Refuse(Some("update_pod_inplace"), None, (How::Quota, false), None),
+        Event::Template(0),
+        Event::Work(None),
+        Event::Template(3),
+        Event::Work(None),
+        Event::Pause(true),
+        Event::AllReady,
+        Event::Work(None),
+        Event::AllReady,
+    ] {
+        happen(&mut world, &event);
+    }
+    let pod = world.cluster.pods.values().next().unwrap();
+    assert!(pod.is_ready() && world.cluster.has_images_of(pod, pod.revision().unwrap()), "{pod:?}");
+}
+
 /// Half of an update is made when the pod is chosen for deletion, and then stays after all; its approval cannot be withdrawn.
 #[test]
 fn a_pod_whose_approval_cannot_be_taken_back_serves_with_half_of_its_change() {

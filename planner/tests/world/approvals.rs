@@ -73,11 +73,6 @@ impl<S: Subject> World<S> {
         };
         let Some(pod) = self.cluster.pods.values().find(|pod| pod.uid == *uid) else { return true };
         let announced = pod.update.as_ref().is_some_and(|update| update.pending.is_some());
-        let runs_target = |target: &str| {
-            let template = self.cluster.revisions.get(target).map(|revision| revision.template.value()).unwrap_or_default();
-            let wanted = template["spec"]["containers"].as_array();
-            wanted.is_some_and(|wanted| wanted.iter().zip(&pod.containers).all(|(one, other)| one["image"] == other.image.as_str()))
-        };
         // The pod is on that revision already, and none of its containers restarts.
         let is_there = |body: &Value| body.get("spec").is_none() && target.is_some() && pod.revision() == target;
         if matches!(action, Action::PatchPod(PodPatch { why: PatchReason::InPlace, body, .. }) if is_there(body)) {
@@ -86,7 +81,7 @@ impl<S: Subject> World<S> {
         if pod.phase != Phase::Running
             || pod.is_crash_looping()
             || self.cluster.is_lost(pod)
-            || announced && target.is_some_and(runs_target)
+            || announced && target.is_some_and(|target| self.cluster.has_images_of(pod, target))
         {
             return true;
         }

@@ -86,6 +86,13 @@ pub(crate) fn hook_template(name: &str) -> HookTemplate {
 }
 
 impl Cluster {
+    /// Whether the containers of a pod should run the images of a revision, whatever its label says.
+    pub(crate) fn has_images_of(&self, pod: &PodFacts, revision: &str) -> bool {
+        let template = self.revisions.get(revision).map(|revision| revision.template.value()).unwrap_or_default();
+        let wanted = template["spec"]["containers"].as_array();
+        wanted.is_some_and(|wanted| wanted.iter().zip(&pod.containers).all(|(one, other)| one["image"] == other.image.as_str()))
+    }
+
     pub(super) fn new() -> Self {
         Self {
             pods: BTreeMap::new(),
