@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_wants_one_place_does_not_wait_behind_whoever_wants_many() {
+    async fn one_that_wants_one_place_does_not_wait_behind_one_that_wants_many() {
         let places = Places::new(2);
         let mut first = vec![places.take("many").await, places.take("many").await];
         let mut many: Vec<_> = (0..10).map(|_| Box::pin(places.take("many"))).collect();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_namespace_may_use_what_nobody_else_wants_but_not_the_reserve() {
+    async fn one_namespace_may_use_what_no_other_wants_but_not_the_reserve() {
         let places = Places::with_reserve(32, 32);
         let taken: Vec<_> = std::iter::from_fn(|| places.try_take("greedy")).collect();
         assert_eq!(taken.len(), 16, "the last half is for others");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_gives_up_takes_no_place_with_it() {
+    async fn one_that_gives_up_takes_no_place_with_it() {
         let places = Places::new(1);
         let held = places.take("a").await;
         let mut gives_up = Box::pin(places.take("b"));

@@ -80,7 +80,7 @@ fn is_idle(port: &str) -> ExitCode {
     };
     match ask() {
         Ok(idle) => {
-            println!("{}", if idle { "nobody plays" } else { "somebody plays" });
+            println!("{}", if idle { "no player is in" } else { "players are in" });
             if idle { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {

@@ -359,7 +359,7 @@ mod tests {
         let egress = Egress::new(Policy { allow, ..Policy::default() }, Some("127.0.0.1:1".parse().unwrap())).unwrap();
         let refused = check(&egress, "1.1.1.1").unwrap_err().of("1.1.1.1".parse().unwrap()).to_string();
         assert!(refused.contains("1.1.1.1 is refused: it is not known yet where the API server is"), "{refused}");
-        assert_eq!(check(&egress, "10.0.0.7"), Ok(()), "the administrator allowed it, whoever has it");
+        assert_eq!(check(&egress, "10.0.0.7"), Ok(()), "the administrator allowed it, whatever has it");
         egress.api_server_is_at(["::ffff:1.1.1.1".parse().unwrap()]);
         assert!(check(&egress, "1.1.1.1").is_err() && check(&egress, "1.1.1.2").is_ok());
     }

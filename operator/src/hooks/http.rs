@@ -292,13 +292,13 @@ mod tests {
         let held = places.take("another").await;
         let target = asker.target(&measurement).await.unwrap().unwrap();
         let mut answer = std::pin::pin!(web::measure(&asker, &measurement, &follow, target));
-        let somebody_waits = async {
+        let another_waits = async {
             while Arc::strong_count(&places) < 3 {
                 tokio::task::yield_now().await;
             }
         };
         tokio::select! {
-            () = somebody_waits => drop(held),
+            () = another_waits => drop(held),
             _ = &mut served => panic!("it did not wait"),
             _ = &mut answer => panic!("it did not wait"),
         }

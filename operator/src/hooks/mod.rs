@@ -400,7 +400,7 @@ mod tests {
     use testing::{asker, measurement};
 
     #[tokio::test(start_paused = true)]
-    async fn two_names_of_one_address_share_its_limit_and_hold_up_nobody_else() {
+    async fn two_names_of_one_address_share_its_limit_and_hold_up_no_others() {
         let (asker, _) = asker(Policy::default(), Vec::new());
         let queue = Arc::new(Queue::new("HookRun", Arc::clone(&asker.metrics)));
         let shared = Hooks::new(asker, queue).shared;

@@ -43,7 +43,7 @@ pub(crate) fn a_forged_approval_lets_no_pod_go<S: Subject>(
     Ok(())
 }
 
-pub(crate) fn where_every_hook_says_no_nobody_is_asked_for_ever<S: Subject>(
+pub(crate) fn where_every_hook_denies_no_pod_is_asked_for_ever<S: Subject>(
     mut world: World<S>,
     events: &[Event],
 ) -> Result<(), TestCaseError> {
@@ -259,8 +259,8 @@ macro_rules! laws {
             }
 
             #[test]
-            fn where_every_hook_says_no_nobody_is_asked_for_ever((world, events) in worlds::<$kind>()) {
-                shared::where_every_hook_says_no_nobody_is_asked_for_ever(world, &events)?;
+            fn where_every_hook_denies_no_pod_is_asked_for_ever((world, events) in worlds::<$kind>()) {
+                shared::where_every_hook_denies_no_pod_is_asked_for_ever(world, &events)?;
             }
 
             #[test]
