@@ -68,7 +68,7 @@ fn observed(file: &str) -> (Observed<GameDeployment>, Timestamp) {
 
 #[test]
 fn a_rollout_of_the_original_waits_where_it_waited() {
-    let (seen, now) = observed("original/canary.yaml");
+    let (seen, now) = observed("canary.yaml");
     let plan = decide(&seen, now);
     assert_eq!(plan.steps, Vec::<Vec<Action>>::new(), "there is nothing to do");
     let status = plan.status;
@@ -80,7 +80,7 @@ fn a_rollout_of_the_original_waits_where_it_waited() {
 
 #[test]
 fn a_grace_of_the_original_is_ended_properly() {
-    let (seen, now) = observed("original/grace.yaml");
+    let (seen, now) = observed("grace.yaml");
     let plan = decide(&seen, now);
     let actions: Vec<_> = plan.actions().collect();
     let [Action::PatchPod(change)] = actions.as_slice() else { panic!("{actions:?}") };
