@@ -104,6 +104,19 @@ impl Caches {
         all.into_iter().flatten().collect()
     }
 
+    /// Whether a resource cannot be watched any more, and that lasts.
+    #[must_use]
+    pub fn is_unwatched(&self, resource: Resource) -> bool {
+        let name = match resource {
+            Resource::Object => return false,
+            Resource::Pod => Pod::KIND,
+            Resource::ControllerRevision => Revision::KIND,
+            Resource::HookRun => Custom::<HookRun>::KIND,
+            Resource::PodDisruptionBudget => Budget::KIND,
+        };
+        self.health.lasting(name, true).is_some()
+    }
+
     /// Asks the API server for its version. If it does not say, all features count as supported.
     pub async fn ask_version(&self, server: &Server) {
         #[derive(Deserialize)]

@@ -45,6 +45,10 @@ pub trait Reconcile: Send + Sync + 'static {
     fn with_trouble(status: Self::Status, before: Option<&Self::Status>, failure: &Failure, now: Timestamp) -> Self::Status;
     /// The cache that sees writes of a resource; none for resources that objects of the kind do not write.
     fn cache(&self, resource: Resource) -> Option<&dyn Cache>;
+    /// Whether a resource cannot be watched any more, and that lasts.
+    fn is_unwatched(&self, _: Resource) -> bool {
+        false
+    }
 }
 
 /// One pass over one object: what was observed and decided.
@@ -143,9 +147,12 @@ impl<W: Reconcile> Controller<W> {
             Settled::No => return Outcome::Unsettled,
             Settled::Overdue => {
                 let writes = self.settle.expected(key);
-                let unseen = self.awaited(&writes).filter(|(_, cache, expected)| !cache.has_seen(expected));
-                unseen.for_each(|(_, cache, _)| cache.watch_again());
-                return Outcome::Unsettled;
+                let unseen = || self.awaited(&writes).filter(|(_, cache, expected)| !cache.has_seen(expected));
+                // What cannot be watched any more is not waited for: decisions that need it hold, and say why.
+                if !unseen().all(|(resource, ..)| self.kind.is_unwatched(resource)) {
+                    unseen().for_each(|(_, cache, _)| cache.watch_again());
+                    return Outcome::Unsettled;
+                }
             }
             Settled::Unanswered => return self.look_up(key).await,
         }
@@ -288,7 +295,7 @@ impl<W: Reconcile> Controller<W> {
             let all = || memory.values().filter_map(|memory| memory.summary.waiting.get(index));
             let pods: usize = all().map(|wait| wait.pods).sum();
             let oldest = all().filter_map(|wait| wait.since).min().map_or(0, Timestamp::as_second);
-            self.metrics.set_gate(place.word(), i64::try_from(pods).unwrap_or(i64::MAX), oldest);
+            self.metrics.set_gate(W::KIND, place.word(), i64::try_from(pods).unwrap_or(i64::MAX), oldest);
         }
     }
 
@@ -316,10 +323,95 @@ fn pause(pods: usize, writing: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::FutureExt as _;
+    use futures::future::BoxFuture;
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::client::Server;
+    use crate::events::Events;
+    use crate::leader::Leadership;
+    use crate::settle::UNSEEN_TIMEOUT;
+    use crate::testing::Scripted;
+
+    /// A cache that never sees what was written.
+    struct Blind;
+
+    impl Cache for Blind {
+        fn has_seen(&self, _: &Expected) -> bool {
+            false
+        }
+
+        fn watch_again(&self) {}
+
+        fn look_up<'a>(&'a self, _: &'a Server, _: &'a HashSet<Key>) -> BoxFuture<'a, Result<Expected, CallError>> {
+            async { Ok(Expected::default()) }.boxed()
+        }
+    }
+
+    /// A kind that writes HookRuns, whose watch may be gone for good, and ControllerRevisions.
+    struct Kind {
+        hook_runs_are_unwatched: bool,
+        passes: AtomicUsize,
+    }
+
+    impl Reconcile for Kind {
+        type Status = Value;
+        const KIND: &'static str = "Test";
+        const REPORTER: &'static str = "test";
+
+        fn pass(&self, key: &Key, _: &Known, _: Timestamp) -> Option<Pass<Value>> {
+            self.passes.fetch_add(1, Ordering::Relaxed);
+            let [api_version, kind, uid] = ["v1", "Test", "u"].map(str::to_owned);
+            let owner = Owner { api_version, kind, name: key.name.clone(), namespace: key.namespace.clone(), uid };
+            let (before, plan) = (Some(json!({})), Plan::only(json!({})));
+            Some(Pass { owner, path: "/test".to_owned(), version: "1".to_owned(), before, plan, pods: 0, measurer: None })
+        }
+
+        fn with_trouble(status: Value, _: Option<&Value>, _: &Failure, _: Timestamp) -> Value {
+            status
+        }
+
+        fn cache(&self, _: Resource) -> Option<&dyn Cache> {
+            Some(&Blind)
+        }
+
+        fn is_unwatched(&self, resource: Resource) -> bool {
+            resource == Resource::HookRun && self.hook_runs_are_unwatched
+        }
+    }
+
+    /// How many passes there are after writes that are never seen.
+    async fn passes(hook_runs_are_unwatched: bool, written: &[Resource]) -> usize {
+        let (server, _) = Scripted::new([]);
+        let (leadership, metrics): (_, Arc<Metrics>) = (Arc::new(Leadership::unquestioned()), Arc::default());
+        let (events, _) = Events::start(server.clone(), Arc::clone(&leadership));
+        let executor = Executor { server, leadership, events, metrics: Arc::clone(&metrics), writes: Places::new(1), per_object: 1 };
+        let kind = Arc::new(Kind { hook_runs_are_unwatched, passes: AtomicUsize::new(0) });
+        let controller = Controller::new(Arc::clone(&kind), Arc::new(Queue::new("Test", metrics)), executor);
+        let key = Key { namespace: "play".to_owned(), name: "game".to_owned() };
+        let mut writes = Writes::default();
+        written.iter().for_each(|resource| writes.of(*resource).wrote(7));
+        controller.settle.expect(&key, writes);
+        controller.reconcile(&key).await;
+        assert_eq!(kind.passes.load(Ordering::Relaxed), 0, "the cache may be late");
+        tokio::time::advance(UNSEEN_TIMEOUT).await;
+        controller.reconcile(&key).await;
+        kind.passes.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_of_a_kind_that_cannot_be_watched_any_more_is_not_waited_for() {
+        let (run, revision) = (Resource::HookRun, Resource::ControllerRevision);
+        assert_eq!(passes(true, &[run]).await, 1, "the plan says what is missing");
+        assert_eq!((passes(false, &[run]).await, passes(true, &[run, revision]).await), (0, 0), "its watch is opened again");
+    }
 
     #[test]
-    fn looks_at_many_pods_are_rare_and_writing_is_pause_enough() {
+    fn passes_over_many_pods_are_rare_and_writing_is_pause_enough() {
         let milliseconds = Duration::from_millis;
         assert_eq!(pause(1, Duration::ZERO), milliseconds(5));
         assert_eq!(pause(1_000, Duration::ZERO), milliseconds(100));

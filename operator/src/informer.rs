@@ -207,7 +207,10 @@ impl<T: Cached> Informer<T> {
             }
             response => response?,
         };
-        self.health.watched(T::KIND);
+        // A streaming list has to be complete first.
+        if version.is_some() {
+            self.health.watched(T::KIND);
+        }
         let body = http_body(response);
         let mut lines = std::pin::pin!(body.into_async_read());
         let mut initial = version.is_none().then(Fresh::new);

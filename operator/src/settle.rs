@@ -175,10 +175,9 @@ impl Settle {
     pub fn answered(&self, key: &Key, found: Vec<(Resource, Expected)>) {
         if let Some((writes, since)) = self.open().get_mut(key) {
             *since = Instant::now();
+            writes.0.values_mut().for_each(|expected| expected.unanswered.clear());
             for (resource, found) in found {
-                let expected = writes.of(resource);
-                expected.unanswered.clear();
-                expected.join(found);
+                writes.of(resource).join(found);
             }
         }
     }

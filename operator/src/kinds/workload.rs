@@ -232,6 +232,10 @@ impl<K: Workload> Reconcile for Workloads<K> {
     fn cache(&self, resource: Resource) -> Option<&dyn Cache> {
         self.caches.of(resource).or(Some(&*self.objects))
     }
+
+    fn is_unwatched(&self, resource: Resource) -> bool {
+        self.caches.is_unwatched(resource)
+    }
 }
 
 #[cfg(test)]
