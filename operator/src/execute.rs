@@ -121,7 +121,7 @@ struct Run<'a> {
 impl Executor {
     /// Executes the steps in order until the timeout. A refused write stops only what depends on it.
     pub async fn execute(&self, context: &ExecutionContext, steps: &[Vec<Action>], refusals: Refusals) -> Report {
-        let begun = Instant::now();
+        let started = Instant::now();
         let run = Run {
             executor: self,
             context,
@@ -131,7 +131,7 @@ impl Executor {
             width: AtomicUsize::new(if context.width == 0 { FIRST_WIDTH } else { context.width }),
             stopped: AtomicBool::new(false),
             done: AtomicUsize::new(0),
-            deadline: begun + PLAN_TIMEOUT,
+            deadline: started + PLAN_TIMEOUT,
         };
         for step in steps {
             run.step(step).await;
@@ -142,7 +142,7 @@ impl Executor {
         let mut report = run.report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         report.width = run.width.into_inner();
         report.done = run.done.into_inner();
-        report.took = begun.elapsed();
+        report.took = started.elapsed();
         report
     }
 }
@@ -209,7 +209,7 @@ impl Run<'_> {
                     Effect::Orphaned => self.stopped.store(true, Ordering::Relaxed),
                     // The actions that depend on this one assume an object that is gone, has changed, or has another controller.
                     Effect::Replaced | Effect::Changed | Effect::NameTaken | Effect::Vanished => self.fallout().lose(action),
-                    Effect::Wrote(_) | Effect::Seen(_) | Effect::Gone | Effect::Begun => self.fallout().done(action),
+                    Effect::Wrote(_) | Effect::Seen(_) | Effect::Gone | Effect::Started => self.fallout().done(action),
                 }
                 let outcome = if matches!(effect, Effect::Replaced) { Outcome::Gone } else { Outcome::Done };
                 self.with_report(|report| {
@@ -276,11 +276,11 @@ impl Run<'_> {
         let server = &self.executor.server;
         let sender = Sender { server, owner: &self.context.owner, path: &self.context.path };
         if let Action::Probe(inner) = action {
-            return Sender { server: &server.dry(), ..sender }.send(inner).await.map(|_| Effect::Begun);
+            return Sender { server: &server.dry(), ..sender }.send(inner).await.map(|_| Effect::Started);
         }
         if let Action::Measure(new) = action {
             self.context.measurer.iter().for_each(|measurer| measurer.start(new));
-            return Ok(Effect::Begun);
+            return Ok(Effect::Started);
         }
         sender.send(action).await
     }
@@ -305,7 +305,7 @@ fn remember(report: &mut Report, action: &Action, owner: &Owner, effect: &Effect
             report.unfinished = true;
         }
         Effect::Vanished | Effect::Orphaned => report.unsure = true,
-        Effect::Changed | Effect::Begun => {}
+        Effect::Changed | Effect::Started => {}
     }
 }
 

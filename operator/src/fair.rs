@@ -279,6 +279,6 @@ mod tests {
         drop(held);
         drop(told_too_late);
         assert!(places.try_take("c").is_some());
-        assert!(places.state().namespaces.is_empty(), "nothing is remembered of who has gone");
+        assert!(places.state().namespaces.is_empty(), "nothing is remembered of namespaces that have gone");
     }
 }

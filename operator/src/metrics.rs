@@ -41,6 +41,7 @@ struct State {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Gate {
+    kind: &'static str,
     hook: &'static str,
 }
 
@@ -218,9 +219,9 @@ impl Metrics {
         self.workloads.get_or_create(&State { kind, state: state.to_owned() }).set(count);
     }
 
-    pub(crate) fn set_gate(&self, hook: &'static str, waiting: i64, oldest: i64) {
-        self.gates_waiting.get_or_create(&Gate { hook }).set(waiting);
-        self.gates_oldest.get_or_create(&Gate { hook }).set(oldest);
+    pub(crate) fn set_gate(&self, kind: &'static str, hook: &'static str, waiting: i64, oldest: i64) {
+        self.gates_waiting.get_or_create(&Gate { kind, hook }).set(waiting);
+        self.gates_oldest.get_or_create(&Gate { kind, hook }).set(oldest);
     }
 
     pub(crate) fn count_answer(&self, hook: &'static str, phase: &'static str) {

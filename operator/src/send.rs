@@ -22,7 +22,7 @@ pub(crate) enum Effect {
     /// The object has changed since it was observed: it is left alone, and the event of its change causes the next pass.
     Changed,
     /// A dry run succeeded, or a measurement was started, which reports when it ends.
-    Begun,
+    Started,
     /// An object of that name existed and is gone.
     Vanished,
     /// The workload itself is gone or being deleted: the plan is obsolete.

@@ -235,7 +235,7 @@ fn put_up(world: &mut GameWorld, guard: &str) {
     let mut budget = |controller: Option<&str>, is_closed: bool, selector: LabelSelector| {
         let name = if guard == "stolen budget" { "gameplane-uid-game" } else { guard }.to_owned();
         let controller = controller.map(str::to_owned);
-        world.cluster.budgets.insert(name.clone(), PdbFacts { uid: name.clone(), name, controller, selector, is_closed });
+        world.cluster.budgets.insert(name.clone(), PdbFacts { uid: name.clone(), name, controller, selector: Some(selector), is_closed });
     };
     match guard {
         "finalizer" => world.object.metadata.finalizers.get_or_insert_default().push("gameplane.dev/protected-pods".to_owned()),

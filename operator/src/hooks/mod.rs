@@ -411,8 +411,9 @@ mod tests {
         let mut waiting = std::pin::pin!(shared.admitted(&other_name));
         let second = Duration::from_secs(1);
         assert!(tokio::time::timeout(second, &mut waiting).await.is_err(), "the address is busy, whatever it is called");
-        let (third, _) =
-            tokio::time::timeout(second, shared.admitted(&other_port)).await.expect("who waits for a host holds no other place");
+        let (third, _) = tokio::time::timeout(second, shared.admitted(&other_port))
+            .await
+            .expect("a measurement that waits for a host holds no other place");
         drop((first, third));
         let (_, target) = waiting.await;
         assert!(target.unwrap().is_some());

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use api::selector::LabelSelector;
 use planner::facts::object::Metadata;
 use planner::facts::pdb::PdbFacts;
 
@@ -55,7 +54,7 @@ impl Cached for Budget {
     /// A PodDisruptionBudget without its selector counts as selecting no pod. The operator's own are short and never cut.
     fn cut(&mut self, _: String) {
         let facts = Arc::make_mut(&mut self.facts);
-        facts.selector = LabelSelector::default();
+        facts.selector = None;
         facts.is_closed = false;
         self.size = 0;
     }

@@ -18,8 +18,11 @@ use crate::store::{Index, Key, OwnerKey};
 
 /// Whether an owner is of one of our kinds that own pods: the dependents of others are not kept.
 fn is_ours(owner: &OwnerReference) -> bool {
-    let is = |group: &str, name: &str| owner.kind == name && owner.api_version.split_once('/').is_some_and(|(one, _)| one == group);
-    is(&GameDeployment::group(&()), &GameDeployment::kind(&()))
+    is::<GameDeployment>(owner)
+}
+
+fn is<K: Resource<DynamicType = ()>>(owner: &OwnerReference) -> bool {
+    owner.kind == K::kind(&()) && owner.api_version.split_once('/').is_some_and(|(group, _)| group == K::group(&()))
 }
 
 /// The key of the owner of an object in this namespace: an owner is always in the namespace of what it owns.

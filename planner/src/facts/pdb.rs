@@ -18,8 +18,8 @@ pub struct PdbFacts {
     pub uid: String,
     /// The uid of its controller.
     pub controller: Option<String>,
-    /// The pods that it selects. An empty one selects every pod.
-    pub selector: LabelSelector,
+    /// The pods that it selects: none without a selector, every pod if it is empty.
+    pub selector: Option<LabelSelector>,
     /// Whether it refuses every eviction, however many pods there are.
     pub is_closed: bool,
 }
@@ -34,7 +34,7 @@ struct Wire {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Spec {
-    selector: LabelSelector,
+    selector: Option<LabelSelector>,
     min_available: Option<Value>,
     unhealthy_pod_eviction_policy: Option<String>,
 }
@@ -48,7 +48,7 @@ impl PdbFacts {
             uid: metadata.uid.clone(),
             controller: metadata.controller.as_ref().map(|owner| owner.uid.clone()),
             selector: spec.selector,
-            is_closed: spec.min_available == Some(Value::from(protect::EVERYBODY))
+            is_closed: spec.min_available == Some(Value::from(protect::EVERY_POD))
                 && spec.unhealthy_pod_eviction_policy.is_none_or(|policy| policy != "AlwaysAllow"),
         };
         Ok((metadata, facts))
@@ -57,7 +57,7 @@ impl PdbFacts {
     /// Whether it selects pods with these labels.
     #[must_use]
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.selector.is_empty() || self.selector.matches(labels)
+        self.selector.as_ref().is_some_and(|selector| selector.is_empty() || selector.matches(labels))
     }
 }
 
@@ -77,7 +77,13 @@ mod tests {
             let json = format!(r#"{{"metadata":{{"name":"b","namespace":"play","uid":"u","resourceVersion":"7"}},"spec":{spec}}}"#);
             let (metadata, facts) = PdbFacts::read(&json).unwrap();
             assert_eq!((facts.is_closed, metadata.version), (closed, 7), "{spec}");
-            assert!(facts.selector.is_empty());
+            assert!(!facts.selects(&BTreeMap::new()), "without a selector it selects no pod");
         }
+    }
+
+    #[test]
+    fn an_empty_selector_selects_every_pod() {
+        let json = r#"{"metadata":{"name":"b","namespace":"play","uid":"u","resourceVersion":"7"},"spec":{"selector":{}}}"#;
+        assert!(PdbFacts::read(json).unwrap().1.selects(&BTreeMap::new()));
     }
 }

@@ -119,7 +119,7 @@ pub fn budget(owner: &Owner, name: &str) -> Value {
         "metadata": {
             "name": name, "namespace": owner.namespace, "labels": { PROTECTED_LABEL: owner.uid }, "ownerReferences": [owner.reference()],
         },
-        "spec": { "minAvailable": protect::EVERYBODY, "selector": protect::selector(&owner.uid) },
+        "spec": { "minAvailable": protect::EVERY_POD, "selector": protect::selector(&owner.uid) },
     })
 }
 

@@ -18,7 +18,7 @@ use crate::plan::{Action, PatchReason, PodPart, PodPatch};
 /// `minAvailable` of the PodDisruptionBudget, which no number of pods reaches: no eviction is allowed. With
 /// `maxUnavailable` of 0 the API server would compute it from the workload's `replicas`, and allow the eviction of pods
 /// beyond these.
-pub const EVERYBODY: i32 = i32::MAX;
+pub const EVERY_POD: i32 = i32::MAX;
 
 /// What is known of a workload and of its protection.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +59,7 @@ impl<'a> Facts<'a> {
         let with = || self.finalizers.iter().cloned().chain([PROTECTION_FINALIZER.to_owned()]).collect();
         let finalizer = if self.holds_on() { Vec::new() } else { vec![self.finalize(with())] };
         let is_right = |budget: &&Arc<PdbFacts>| {
-            budget.is_closed && budget.selector == selector(self.uid) && budget.controller.as_deref() == Some(self.uid)
+            budget.is_closed && budget.selector == Some(selector(self.uid)) && budget.controller.as_deref() == Some(self.uid)
         };
         let budget = match self.own().find(|budget| !is_right(budget)) {
             // It is created again once it is gone.

@@ -98,29 +98,31 @@ fn a_hot_patch_ends_what_was_announced_in_place() {
     }
 }
 
-/// A pod has the update's images when the template changes twice, there and back; the first change is refused, and the rollout is
-/// paused: the pod is told to be what it is.
+/// A pod has the update's images when the template changes twice, there and back, and the first change is refused: the pod is told
+/// to be what it is, although the rollout is paused or keeps it for the stable revision.
 #[test]
-fn a_refused_change_is_taken_back_although_the_rollout_is_paused() {
-    let mut world = GameWorld::new(&json!({ "replicas": 1, "template": template(0), "updateStrategy": { "type": "InplaceUpdate" } }));
-    for event in [
-        Event::Work(None),
-        Event::Template(3),
-        Event::Work(None),
-        Event::Refuse(Some("update_pod_inplace"), None, (How::Quota, false), None),
-        Event::Template(0),
-        Event::Work(None),
-        Event::Template(3),
-        Event::Work(None),
-        Event::Pause(true),
-        Event::AllReady,
-        Event::Work(None),
-        Event::AllReady,
-    ] {
-        happen(&mut world, &event);
+fn a_refused_change_is_taken_back_whatever_stops_the_rollout() {
+    for stop in [Event::Pause(true), Event::Partition(IntOrString::Int(1)), Event::Steps(2)] {
+        let mut world = GameWorld::new(&json!({ "replicas": 1, "template": template(0), "updateStrategy": { "type": "InplaceUpdate" } }));
+        for event in [
+            Event::Work(None),
+            Event::Template(3),
+            Event::Work(None),
+            Event::Refuse(Some("update_pod_inplace"), None, (How::Quota, false), None),
+            Event::Template(0),
+            Event::Work(None),
+            Event::Template(3),
+            Event::Work(None),
+            stop,
+            Event::AllReady,
+            Event::Work(None),
+            Event::AllReady,
+        ] {
+            happen(&mut world, &event);
+        }
+        let pod = world.cluster.pods.values().next().unwrap();
+        assert!(pod.is_ready() && world.cluster.has_images_of(pod, pod.revision().unwrap()), "{pod:?}");
     }
-    let pod = world.cluster.pods.values().next().unwrap();
-    assert!(pod.is_ready() && world.cluster.has_images_of(pod, pod.revision().unwrap()), "{pod:?}");
 }
 
 /// Half of an update is made when the pod is chosen for deletion, and then stays after all; its approval cannot be withdrawn.

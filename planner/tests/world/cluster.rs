@@ -223,7 +223,7 @@ impl Cluster {
             }
             Action::CreateBudget { name } => {
                 let (uid, controller) = (uid_of(name), Some(owner.uid.clone()));
-                let selector = protect::selector(&owner.uid);
+                let selector = Some(protect::selector(&owner.uid));
                 self.budgets.entry(name.clone()).or_insert_with(|| PdbFacts {
                     name: name.clone(),
                     uid,
