@@ -58,8 +58,7 @@ impl<'s, 'a> Ledger<'s, 'a> {
     pub(super) fn of(view: &'s View<'a>) -> Self {
         let pods = view.placed.clone();
         let available = pods.iter().filter(|pod| view.is_available(pod)).count();
-        let stays = |pod: &&Arc<PodFacts>| view.group(pod) == Group::Current && !view.is_named_for_deletion(pod);
-        let current = pods.iter().filter(stays).count();
+        let current = pods.iter().filter(|pod| view.is_kept(pod)).count();
         let current_to_spare = current.saturating_sub(view.limits.partition);
         let current_missing = view.limits.partition.saturating_sub(current);
         Self {
@@ -121,7 +120,7 @@ impl<'s, 'a> Ledger<'s, 'a> {
     /// Counts a pod that goes, if it is of the stable revision. Returns whether it is. If none was to spare, it leaves
     /// a gap in the partition.
     pub(super) fn spare(&mut self, pod: &PodFacts) -> bool {
-        let is_one = self.view.group(pod) == Group::Current && !self.view.is_named_for_deletion(pod);
+        let is_one = self.view.is_kept(pod);
         if is_one && self.current_to_spare == 0 {
             self.current_missing += 1;
         } else if is_one {

@@ -102,9 +102,7 @@ impl Ledger<'_, '_> {
         if missing == 0 {
             return Vec::new();
         }
-        // A pod that the user named for deletion will not count for the partition.
-        let stays = |pod: &&Arc<PodFacts>| view.group(pod) == Group::Current && !view.is_named_for_deletion(pod);
-        let current = self.pods.iter().filter(stays).count() + self.changed_to_current;
+        let current = self.pods.iter().filter(|pod| view.is_kept(pod)).count() + self.changed_to_current;
         let from_current = if view.current.name == view.update.name {
             0
         } else if view.stop.is_some() {

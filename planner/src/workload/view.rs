@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::adopt::adopt;
 use super::canary::{self, CanaryState, Rollout};
 use super::gate::{self, Gates};
-use super::inplace::Progress;
+use super::inplace::{self, Progress};
 use super::limits::Limits;
 use super::revision::{self, Resolved};
 use super::templates::Templates;
@@ -22,7 +22,7 @@ use crate::facts::pod::PodFacts;
 use crate::facts::revision::RevisionFacts;
 use crate::hold::{Feature, Hold};
 use crate::plan::{Action, NewPod};
-use crate::refusal::Refusals;
+use crate::refusal::{Refusals, Wanted};
 
 /// A pod that ended sooner after its creation is replaced only then: a pod that cannot live must not be replaced in a hot loop.
 const SHORTEST_LIFE: SignedDuration = SignedDuration::from_secs(10);
@@ -157,6 +157,15 @@ impl<'a> View<'a> {
             Some(name) if name == self.current.name => Group::Current,
             Some(_) | None => Group::Stray,
         }
+    }
+
+    /// Whether a pod counts for the stable revision: not if the user wants it deleted, nor if its change back to that
+    /// revision is refused, because then it gets the label of the revision back that it has.
+    pub(super) fn is_kept(&self, pod: &PodFacts) -> bool {
+        let is_draining = || pod.update.as_deref().is_some_and(|update| matches!(update.progress(pod), Progress::Draining(_)));
+        let is_refused = || self.refusals.hold_back(&pod.uid, Wanted::Rest(&self.current.name));
+        let goes_back = || is_draining() && is_refused() && inplace::take_back(pod, self.now).is_some();
+        self.group(pod) == Group::Current && !self.is_named_for_deletion(pod) && !goes_back()
     }
 
     /// Whether a pod is on the revision of the template, or on its way there.

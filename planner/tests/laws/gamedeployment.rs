@@ -125,6 +125,46 @@ fn a_refused_change_is_taken_back_whatever_stops_the_rollout() {
     }
 }
 
+/// A pod that should go back to the stable revision may not be changed, and gets its label back: another pod goes back in its place.
+#[test]
+fn a_pod_that_may_not_go_back_does_not_count_for_the_partition() {
+    let mut world = GameWorld::new(&json!({ "replicas": 1, "template": template(2), "updateStrategy": { "type": "InplaceUpdate" } }));
+    for event in [
+        Event::Work(None),
+        Event::Template(3),
+        Event::Work(None),
+        Event::Scale(3),
+        Event::Work(None),
+        Event::AllReady,
+        Event::Work(None),
+        Event::Ready(2),
+        Event::Partition(IntOrString::Int(1)),
+        Event::Work(None),
+    ] {
+        happen(&mut world, &event);
+    }
+    for refused in 0..3 {
+        let mut world = world.clone();
+        for event in [
+            Event::Refuse(Some("update_pod_inplace"), Some(refused), (How::Quota, false), None),
+            Event::Template(0),
+            Event::Work(None),
+            Event::Template(3),
+            Event::Work(None),
+        ] {
+            happen(&mut world, &event);
+        }
+        (0..10).for_each(|_| {
+            world.cluster.calm();
+            world.cluster.pass(5);
+            work(&mut world, None);
+        });
+        let updated = world.object.status.as_ref().unwrap().update_revision.clone();
+        let on_it = world.ours().filter(|pod| pod.revision() == Some(&*updated)).count();
+        assert_eq!(on_it, 2, "one is kept: {:?}", world.ours().map(|pod| (&pod.name, pod.revision())).collect::<Vec<_>>());
+    }
+}
+
 /// Half of an update is made when the pod is chosen for deletion, and then stays after all; its approval cannot be withdrawn.
 #[test]
 fn a_pod_whose_approval_cannot_be_taken_back_serves_with_half_of_its_change() {
