@@ -1,7 +1,6 @@
 //! Which pods are deleted, created and changed in one plan, and what it waits for.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use api::tkex::UpdateType;
 use jiff::Timestamp;
