@@ -2,6 +2,7 @@
 //! asserted.
 
 mod audit;
+mod chart;
 mod gates;
 mod hooks;
 mod inplace;
@@ -9,6 +10,8 @@ mod kruise;
 mod neighbours;
 mod pods;
 mod process;
+#[cfg(test)]
+mod quotes;
 mod raw;
 mod reconcile;
 mod report;
@@ -95,7 +98,7 @@ async fn main() -> Result<()> {
         return Ok(());
     }
     if cli.in_place_only {
-        return report.part("In place", &inplace::table(&cluster, &cli.pods, cli.workers, !cli.no_peers).await?);
+        return report_in_place(&report, &cluster, &cli).await;
     }
     eprintln!("control plane and {} fake nodes ready in {:.1} s", cli.nodes, started.elapsed().as_secs_f64());
     report.part("Pods", &pods_table(&mut cluster, &cli).await?)?;
@@ -103,7 +106,13 @@ async fn main() -> Result<()> {
     // A new cluster, because OpenKruise's webhooks intercept every pod of the old one.
     let cluster = Cluster::start(&options).await?;
     cluster.install_operator()?;
-    report.part("In place", &inplace::table(&cluster, &cli.pods, cli.workers, !cli.no_peers).await?)
+    report_in_place(&report, &cluster, &cli).await
+}
+
+async fn report_in_place(report: &Report, cluster: &Cluster, cli: &Cli) -> Result<()> {
+    let table = inplace::table(cluster, &cli.pods, cli.workers, !cli.no_peers).await?;
+    report.chart(&chart::svg(&table))?;
+    report.part("In place", &table)
 }
 
 /// Pods that are created and replaced.
