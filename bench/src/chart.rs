@@ -57,7 +57,7 @@ fn panel(text: &mut String, left: f64, pods: &str, curves: &[&Curve]) {
     let y = |percent: f64| ORIGIN.1 + PLOT.1 * (1.0 - percent / 100.0);
     let (bottom, right) = (y(0.0), x(end));
     let mut add = |line: String| writeln!(text, "{line}").unwrap_or_default();
-    add(format!("<text x=\"{}\" y=\"24\" font-size=\"14\">{pods} pods in place: % updated and ready, by seconds</text>", left + ORIGIN.0));
+    add(format!("<text x=\"{}\" y=\"24\">{pods} pods: % updated in place and ready, by seconds</text>", left + ORIGIN.0));
     for percent in [0.0, 25.0, 50.0, 75.0, 100.0] {
         let at = y(percent);
         add(format!("<line x1=\"{:.1}\" y1=\"{at:.1}\" x2=\"{right:.1}\" y2=\"{at:.1}\" stroke=\"#dddddd\"/>", x(0.0)));
@@ -89,7 +89,7 @@ mod tests {
         let table = ["| contender | pods | s | tenths |".to_owned(), "|---|---|---|---|".to_owned()];
         let rows = [row("plain", 1000, 1), row("ours", 1000, 1), row("plain", 5000, 5), row("peer", 1000, 3), row("slow", 1000, 9)];
         let chart = svg(&[&table[..], &rows].concat());
-        assert_eq!((chart.matches("pods in place").count(), chart.matches("<polyline").count()), (2, 4));
+        assert_eq!((chart.matches("pods: %").count(), chart.matches("<polyline").count()), (2, 4));
         assert!(chart.contains(">peer<") && !chart.contains(">slow<"), "{chart}");
         assert!(chart.starts_with("<svg") && chart.ends_with("</svg>\n"));
     }
