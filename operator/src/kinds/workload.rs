@@ -200,7 +200,10 @@ fn either<T>(change: &Change<T>) -> impl Iterator<Item = &Arc<T>> {
 
 /// Notes why, if one of these objects is not kept whole.
 fn whole<T: Cached>(found: Vec<Arc<T>>, too_large: &mut Option<String>) -> Vec<Arc<T>> {
-    let cut = || found.iter().find_map(|object| Some(format!("{} {}: {}", T::KIND, object.key().name, object.too_large()?)));
+    let cut = || {
+        let (object, why) = found.iter().find_map(|object| Some((object, object.too_large()?)))?;
+        Some(format!("{} {}: {why}", T::KIND, object.key().name))
+    };
     *too_large = too_large.take().or_else(cut);
     found
 }
