@@ -161,3 +161,15 @@ fn add_pods(world: &GameDeployments, owner: &str, count: usize, revision: &str, 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_allocates_little_for_each_pod_and_nothing_for_those_of_others() {
+        let (alone, among_others) = (measure(1_000, 0).unwrap().allocations, measure(1_000, 20_000).unwrap().allocations);
+        assert!(alone <= 1_500, "{alone} allocations for 1,000 pods");
+        assert_eq!(alone, among_others);
+    }
+}
