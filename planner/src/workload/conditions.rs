@@ -62,15 +62,11 @@ fn summary(status: &impl Status) -> Summary {
 
 /// The plan for an object of which not everything is known: no actions, and the status stays as it is.
 pub(super) fn unknown<S: Status>(mut status: S, hold: Hold, generation: Option<i64>, now: Now) -> Plan<S> {
-    let is_unlisted = matches!(hold, Hold::NotListed { .. });
-    let reason = if is_unlisted { reason::NOT_LISTED } else { reason::TOO_LARGE };
+    let reason = if matches!(hold, Hold::NotListed { .. }) { reason::NOT_LISTED } else { reason::TOO_LARGE };
     let (conditions, observed) = status.conditions_mut();
     condition::set(conditions, kind::PROGRESSING, Verdict::no(reason, hold.to_string()), generation, now);
     condition::set(conditions, kind::DEGRADED, Verdict::yes(reason, hold.to_string()), generation, now);
-    // The counters are those of an older generation: what waits for this one must not take them for its own.
-    if !is_unlisted {
-        *observed = generation;
-    }
+    *observed = generation;
     Plan { holds: vec![hold], ..plan(status) }
 }
 
