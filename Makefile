@@ -14,7 +14,7 @@ nodes     := --$(NODE)-nodes $(or $(NODES),$(if $(filter real,$(NODE)),1,3))
 .DEFAULT_GOAL := help
 xtask     := $(target)/release/xtask
 
-.PHONY: help build programs static packages kube up demo test lint generated unit e2e soak bench gen doctor
+.PHONY: help build programs players static packages kube up demo test lint generated unit e2e soak bench gen doctor
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,17 +24,22 @@ build: programs static kube ## Build everything: programs under target/release, 
 programs: compiler
 	@cargo build --release --workspace --bins
 
+# Only what the demo runs, with the same features as everything else, so that nothing is compiled twice.
+players: compiler
+	@[ -e $(localkube) ] || echo "The first start compiles the operator and a Kubernetes: about ten minutes on two cores, then seconds."
+	@cargo build --release --workspace --bin localkube --bin gameplane-operator --bin hook-server
+
 # Images hold statically linked programs. The explicit target keeps build scripts and macros as they are.
 static: compiler
 	@RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target $(triple) -p game-server -p pause -p operator
 
-kube: programs ## Build the Kubernetes binaries into the cache (once; about 15 minutes on two cores)
+kube: programs ## Build the Kubernetes binaries into the cache (once, with progress)
 	@$(version) $(localkube) build >/dev/null
 
 up: programs $(if $(filter real,$(NODE)),static packages) ## Start a Kubernetes until Ctrl-C (NODE=real for a kubelet, NODES=2 for more)
 	@$(version) $(localkube) up $(nodes)
 
-demo: programs $(if $(REAL),static packages) ## Play the stepwise rollout of the walk-through on a cluster of its own (ROLLING=1 the rolling one, REAL=1 on a node with a kubelet)
+demo: players $(if $(REAL),static packages) ## Play the stepwise rollout of the walk-through on a cluster of its own (ROLLING=1 the rolling one, REAL=1 on a node with a kubelet)
 	@$(version) HOOK_SERVER=$(abspath $(target))/release/hook-server \
 	  $(localkube) run $(if $(REAL),--real-nodes 1,--fake-nodes 3) --operator -- examples/tkex/demo$(if $(ROLLING),-rolling).sh
 
@@ -61,11 +66,12 @@ unit: compiler ## Run the tests that need no cluster
 e2e: build packages ## Run the end-to-end tests (TEST=name for some)
 	@$(version) cargo test --release --workspace --test e2e -- $(TEST)
 
-soak: e2e ## The long matrices: a crash after every Nth write for N from 1 to 20, nodes that are silent for as long as by default, a thousand objects of a megabyte, ten times as many random worlds
+soak: e2e ## The long matrices: a crash after every Nth write for N from 1 to 20, nodes that are silent for as long as by default, a thousand objects of a megabyte, fifty thousand pods, ten times as many random worlds
 	@PLANNER_CASES=200000 cargo test --release -p planner --test planner
 	@SOAK=1 $(version) cargo test --release --workspace --test e2e -- crash
 	@SOAK=1 $(version) cargo test --release --workspace --test e2e -- silence
 	@SOAK=1 $(version) cargo test --release --workspace --test e2e -- strangers::a_thousand_large
+	@SOAK=1 $(version) cargo test --release --workspace --test e2e -- many::each_pod
 
 bench: programs ## Measure against a plain client and peers on fake nodes (SAVE=1 writes docs/benchmarks.md)
 	@cargo build --release -p bench

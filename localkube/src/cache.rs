@@ -2,20 +2,18 @@
 //!
 //! A module is a go.mod and a go.sum in this crate (`kube/`, `etcd/`, …), compiled into the program, so that it works
 //! from anywhere. The cache folder of a module is named by a hash of both files, the flags and the Go version, so a
-//! change creates a new folder. A build holds a file lock, writes to a temporary name and renames it; the recorded size
+//! change creates a new folder. A build holds a file lock, writes to a temporary folder and renames its programs; the recorded size
 //! and checksum tell a complete binary from a damaged one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::error::{Doing, Error, Result};
-use crate::process::{MARK, bound_command, kill_marked, one_line};
+use crate::build::{GoBuild, go_version};
+use crate::error::{Doing, Result};
 use crate::progress::Progress;
 use crate::rundir::check_space;
 use crate::tools::{GoProgram, KubeVersion, Module, Tool};
@@ -47,9 +45,18 @@ impl Cache {
         Self { root: cache_root(), kube, progress }
     }
 
-    /// Builds the tools that are not in the cache. Returns at the first that cannot be built.
+    /// Builds the tools that are not in the cache, those of one module together: they share most of their packages.
+    /// Returns at the first module that cannot be built.
     pub fn ensure(&self, tools: impl IntoIterator<Item = Tool>) -> Result<()> {
-        tools.into_iter().try_for_each(|tool| self.binary(tool).map(drop))
+        let mut modules: Vec<Vec<GoProgram>> = Vec::new();
+        for program in tools.into_iter().map(|tool| tool.program(self.kube)) {
+            match modules.iter_mut().find(|known| known.iter().any(|one| std::ptr::eq(one.module, program.module))) {
+                Some(module) if module.iter().any(|one| one.name == program.name) => {}
+                Some(module) => module.push(program),
+                None => modules.push(vec![program]),
+            }
+        }
+        modules.iter().try_for_each(|programs| self.ensure_all(programs))
     }
 
     /// The path of one tool, built if it is not in the cache.
@@ -60,25 +67,33 @@ impl Cache {
     /// The path of any program with a pinned module, built if it is not in the cache. The module's files are in the
     /// folder above `bin`.
     pub fn program(&self, tool: &GoProgram) -> Result<PathBuf> {
-        let folder = self.folder(tool)?;
-        let binary = folder.join("bin").join(tool.name);
-        if is_whole(&binary) {
-            return Ok(binary);
+        self.ensure_all(std::slice::from_ref(tool))?;
+        Ok(binary_of(&self.folder(tool.module)?, tool))
+    }
+
+    /// Builds those of a module's programs that are not in the cache.
+    fn ensure_all(&self, programs: &[GoProgram]) -> Result<()> {
+        let Some(module) = programs.first().map(|program| program.module) else { return Ok(()) };
+        let folder = self.folder(module)?;
+        let missing = || programs.iter().filter(|program| !is_whole(&binary_of(&folder, program))).collect::<Vec<_>>();
+        if missing().is_empty() {
+            return Ok(());
         }
-        let lock = self.lock(&folder, tool)?;
-        if !is_whole(&binary) {
-            if binary.exists() {
-                self.progress.say(&format!("{} is damaged: building it again", binary.display()));
-            }
-            self.build(tool, &folder, &binary)?;
+        let lock = self.lock(&folder, module)?;
+        let missing = missing();
+        for binary in missing.iter().map(|program| binary_of(&folder, program)).filter(|binary| binary.exists()) {
+            self.progress.say(&format!("{} is damaged: building it again", binary.display()));
+        }
+        if !missing.is_empty() {
+            self.build(&folder, module, &missing)?;
         }
         drop(lock);
-        Ok(binary)
+        Ok(())
     }
 
     /// Whether the tool's checksum still matches; none if it is not built.
     pub fn inspect(&self, tool: Tool) -> Result<Option<bool>> {
-        let binary = self.folder(&tool.program(self.kube))?.join("bin").join(tool.name());
+        let binary = self.path(tool)?;
         if !binary.exists() {
             return Ok(None);
         }
@@ -88,7 +103,7 @@ impl Cache {
 
     /// Removes a tool's binary, so that the next use builds it.
     pub fn discard(&self, tool: Tool) -> Result<()> {
-        let binary = self.folder(&tool.program(self.kube))?.join("bin").join(tool.name());
+        let binary = self.path(tool)?;
         match fs::remove_file(&binary) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(error).doing(|| format!("cannot remove {}", binary.display()))
@@ -97,8 +112,12 @@ impl Cache {
         }
     }
 
-    fn folder(&self, tool: &GoProgram) -> Result<PathBuf> {
-        let module = tool.module;
+    fn path(&self, tool: Tool) -> Result<PathBuf> {
+        let program = tool.program(self.kube);
+        Ok(binary_of(&self.folder(program.module)?, &program))
+    }
+
+    fn folder(&self, module: &Module) -> Result<PathBuf> {
         let version = go_version(module)?;
         let mut hash = Sha256::new();
         for part in [module.go_mod, module.go_sum, &module.linker_flags(), &version, std::env::consts::ARCH] {
@@ -110,82 +129,54 @@ impl Cache {
     }
 
     /// Locks a module, so that one process builds it at a time. The kernel releases the lock when the process dies.
-    fn lock(&self, folder: &Path, tool: &GoProgram) -> Result<File> {
+    fn lock(&self, folder: &Path, module: &Module) -> Result<File> {
         fs::create_dir_all(folder.join("bin")).doing(|| format!("cannot create {}", folder.display()))?;
         let path = folder.join("lock");
         let lock =
             OpenOptions::new().create(true).write(true).truncate(false).open(&path).doing(|| format!("cannot open {}", path.display()))?;
         if lock.try_lock().is_err() {
-            self.progress.say(&format!("waiting for another build of {} to finish", tool.name));
+            self.progress.say(&format!("waiting for another build of {} to finish", module.name));
             lock.lock().doing(|| format!("cannot lock {}", path.display()))?;
         }
         Ok(lock)
     }
 
-    fn build(&self, tool: &GoProgram, folder: &Path, binary: &Path) -> Result<()> {
-        let module = tool.module;
-        check_space(folder, NEEDED_MIB, CACHE_VARIABLE)?;
+    fn build(&self, folder: &Path, module: &Module, programs: &[&GoProgram]) -> Result<()> {
+        check_space(folder, NEEDED_MIB * programs.len() as u64, CACHE_VARIABLE)?;
         for (name, content) in [("go.mod", module.go_mod), ("go.sum", module.go_sum)] {
             fs::write(folder.join(name), content).doing(|| format!("cannot write {name} in {}", folder.display()))?;
         }
         // May hold the remains of a build that was killed.
         let scratch = folder.join("tmp");
+        let unfinished = scratch.join("bin");
         let _ = fs::remove_dir_all(&scratch);
-        fs::create_dir_all(&scratch).doing(|| format!("cannot create {}", scratch.display()))?;
-        let unfinished = folder.join("bin").join(format!(".{}.unfinished", tool.name));
-        let mut command = bound_command("go");
-        command
-            .args(["build", "-mod=readonly", "-trimpath", "-ldflags", &module.linker_flags(), "-o"])
-            .arg(&unfinished)
-            .arg(&tool.package)
-            .current_dir(folder)
-            .env(MARK, build_mark())
-            .envs([("CGO_ENABLED", "0"), ("GOFLAGS", ""), ("GOWORK", "off"), ("GOOS", "linux"), ("GOARCH", go_architecture())])
-            .env("GOTMPDIR", &scratch);
-        let built = self.run_with_progress(tool, command);
+        fs::create_dir_all(&unfinished).doing(|| format!("cannot create {}", unfinished.display()))?;
+        let build = GoBuild { folder, module, programs, progress: self.progress };
+        let built =
+            build.run(&unfinished, &scratch).and_then(|()| programs.iter().try_for_each(|program| finish(folder, &unfinished, program)));
         let _ = fs::remove_dir_all(&scratch);
-        built?;
-        File::open(&unfinished).and_then(|file| file.sync_all()).doing(|| format!("cannot write {}", unfinished.display()))?;
-        let receipt = Receipt {
-            size: fs::metadata(&unfinished).doing(|| format!("cannot read {}", unfinished.display()))?.len(),
-            sha256: checksum(&unfinished).doing(|| format!("cannot read {}", unfinished.display()))?,
-        };
-        let note = serde_json::to_vec(&receipt).doing(|| "cannot describe the build".to_owned())?;
-        fs::write(receipt_of(binary), note).doing(|| format!("cannot write {}", receipt_of(binary).display()))?;
-        fs::rename(&unfinished, binary).doing(|| format!("cannot rename {}", unfinished.display()))
+        built
     }
+}
 
-    fn run_with_progress(&self, tool: &GoProgram, mut command: Command) -> Result<()> {
-        let failed = |reason: String| Error::Build { tool: tool.name.to_owned(), reason };
-        let started = Instant::now();
-        self.progress.say(&format!("building {} (once; minutes on a small machine)", tool.name));
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| failed(format!("cannot run go: {error}")))?;
-        let mut errors = child.stderr.take();
-        let (done, ended) = std::sync::mpsc::channel();
-        let reader = std::thread::spawn(move || {
-            let mut text = String::new();
-            if let Some(errors) = errors.as_mut() {
-                let _ = errors.read_to_string(&mut text);
-            }
-            let _ = done.send(());
-            text
-        });
-        while ended.recv_timeout(Duration::from_secs(20)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            self.progress.say(&format!("still building {}: {} s", tool.name, started.elapsed().as_secs()));
-        }
-        let status = child.wait().map_err(|error| failed(error.to_string()))?;
-        let text = reader.join().unwrap_or_default();
-        if !status.success() {
-            return Err(failed(one_line(&text)));
-        }
-        self.progress.say(&format!("built {} in {} s", tool.name, started.elapsed().as_secs()));
-        Ok(())
-    }
+/// The path of a program in its module's folder.
+fn binary_of(folder: &Path, program: &GoProgram) -> PathBuf {
+    folder.join("bin").join(program.name)
+}
+
+/// Moves a program that was built to its place. Go names it like the last part of its package, without a major version.
+fn finish(folder: &Path, unfinished: &Path, program: &GoProgram) -> Result<()> {
+    let binary = binary_of(folder, program);
+    let is_version = |part: &&str| part.strip_prefix('v').is_some_and(|number| number.parse::<u32>().is_ok());
+    let built = unfinished.join(program.package.rsplit('/').find(|part| !is_version(part)).unwrap_or_default());
+    File::open(&built).and_then(|file| file.sync_all()).doing(|| format!("cannot write {}", built.display()))?;
+    let receipt = Receipt {
+        size: fs::metadata(&built).doing(|| format!("cannot read {}", built.display()))?.len(),
+        sha256: checksum(&built).doing(|| format!("cannot read {}", built.display()))?,
+    };
+    let note = serde_json::to_vec(&receipt).doing(|| "cannot describe the build".to_owned())?;
+    fs::write(receipt_of(&binary), note).doing(|| format!("cannot write {}", receipt_of(&binary).display()))?;
+    fs::rename(&built, &binary).doing(|| format!("cannot rename {}", built.display()))
 }
 
 /// The folder of all binaries of this user.
@@ -225,72 +216,9 @@ fn checksum(file: &Path) -> std::io::Result<String> {
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-const GET_GO: &str = "install Go from https://go.dev/dl and put it on PATH";
-
-/// Marks the builds of this process, so that they can be aborted.
-fn build_mark() -> String {
-    format!("build-{}", std::process::id())
-}
-
-/// Kills the builds of this process with all their child processes.
-pub fn abort_builds() {
-    kill_marked(build_mark().as_ref());
-}
-
-/// This machine's architecture, as named by Go and by image formats.
-pub(crate) fn go_architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
-/// The version of the Go that builds a module, looked up once per process.
-fn go_version(module: &Module) -> Result<String> {
-    use std::collections::BTreeMap;
-    use std::sync::{Mutex, PoisonError};
-    static KNOWN: Mutex<BTreeMap<&'static str, String>> = Mutex::new(BTreeMap::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let needed = module.needed_go();
-    if let Some(version) = known.get(needed) {
-        return Ok(version.clone());
-    }
-    let version = ask_go_version(needed)?;
-    known.insert(needed, version.clone());
-    Ok(version)
-}
-
-fn ask_go_version(needed: &str) -> Result<String> {
-    let output = Command::new("go").args(["env", "GOVERSION"]).current_dir("/").output();
-    let output = match output {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Error::Missing { what: "Go".to_owned(), remedy: format!("{GET_GO}; {needed} or newer") });
-        }
-        other => other.doing(|| "cannot run go".to_owned())?,
-    };
-    let found = String::from_utf8_lossy(&output.stdout).trim().trim_start_matches("go").to_owned();
-    if version_numbers(&found) < version_numbers(needed) {
-        return Err(Error::TooOld { what: "Go".to_owned(), found, need: format!("{needed} ({GET_GO})") });
-    }
-    Ok(found)
-}
-
-fn version_numbers(version: &str) -> Vec<u32> {
-    version.split(['.', 'r', '-', '+', ' ']).map_while(|part| part.parse().ok()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_compare_by_number() {
-        assert!(version_numbers("1.9.4") < version_numbers("1.26.0"));
-        assert!(version_numbers("1.26.8") >= version_numbers("1.26.0"));
-        assert!(version_numbers("1.27rc1") >= version_numbers("1.26.0"));
-        assert!(version_numbers("") < version_numbers("1.26.0"));
-    }
 
     #[test]
     fn a_binary_without_receipt_or_of_another_size_is_not_used() {

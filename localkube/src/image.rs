@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::cache::go_architecture;
+use crate::build::go_architecture;
 use crate::error::{Doing, Error, Result};
 
 /// An image that is being built.

@@ -13,6 +13,7 @@
 //! sources ([`cache`]). Nodes are fake ([`fake`]: cheap, thousands of pods) or real ([`real`]: kubelet and containerd,
 //! root only). Several clusters can run side by side. However the process ends, nothing is left behind.
 
+pub mod build;
 pub mod cache;
 mod cluster;
 mod controlplane;

@@ -242,7 +242,7 @@ async fn start(options: &Options, stop: &mut Stop) -> Result<Result<Cluster, Exi
     tokio::select! {
         cluster = Cluster::start(options) => Ok(Ok(cluster?)),
         code = stop.asked() => {
-            localkube::cache::abort_builds();
+            localkube::build::abort_builds();
             Ok(Err(ExitCode::from(code)))
         }
     }
@@ -313,10 +313,11 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 fn build(kube: KubeVersion, tools: Vec<Tool>, again: bool) -> Result<ExitCode> {
     let cache = Cache::new(kube, Progress::to_stderr());
     let tools = if tools.is_empty() { Tool::all().collect() } else { tools };
+    if again {
+        tools.iter().try_for_each(|tool| cache.discard(*tool))?;
+    }
+    cache.ensure(tools.iter().copied())?;
     for tool in tools {
-        if again {
-            cache.discard(tool)?;
-        }
         println!("{}", cache.binary(tool)?.display());
     }
     Ok(ExitCode::SUCCESS)

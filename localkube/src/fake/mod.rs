@@ -18,9 +18,10 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::json;
+use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 
-use crate::cache::go_architecture;
+use crate::build::go_architecture;
 use crate::controlplane::{ControlPlane, config_from};
 use crate::error::{Asking, Doing, Error, Result};
 use crate::pki::Subject;
@@ -105,20 +106,24 @@ pub(crate) async fn start(run: &RunDir, plane: &ControlPlane, count: u32) -> Res
     let file = run.path().join("logs").join(format!("{USER}.log"));
     let log = Log(Arc::new(Mutex::new(File::create(&file).doing(|| format!("cannot create {}", file.display()))?)));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().doing(|| "cannot simulate fake nodes".to_owned())?;
-    let fake = FakeNodes::on_a_thread(file, move |stopped| {
-        runtime.block_on(async {
-            match reporter(&kubeconfig).await {
-                Ok(client) => tokio::select! {
-                    () = play::play(client, log) => {}
-                    _ = stopped => {}
-                },
-                Err(error) => log.say(&error.to_string()),
-            }
-        });
-    })?;
+    let fake = FakeNodes::on_a_thread(file, move |stopped| simulate(&runtime, &kubeconfig, log, stopped))?;
     let nodes: Api<Node> = Api::all(plane.client.clone());
     futures::stream::iter((1..=count).map(|number| create(&nodes, number))).buffer_unordered(16).try_collect::<Vec<()>>().await?;
     Ok(fake)
+}
+
+/// Simulates nodes until `stopped`, or until an error. Not async, so that it is compiled in this crate: an async function is
+/// compiled where it is polled, which for tests is a crate that is not optimised.
+fn simulate(runtime: &Runtime, kubeconfig: &Path, log: Log, stopped: oneshot::Receiver<()>) {
+    runtime.block_on(async {
+        match reporter(kubeconfig).await {
+            Ok(client) => tokio::select! {
+                () = play::play(client, log) => {}
+                _ = stopped => {}
+            },
+            Err(error) => log.say(&error.to_string()),
+        }
+    });
 }
 
 async fn create(nodes: &Api<Node>, number: u32) -> Result<()> {

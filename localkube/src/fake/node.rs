@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use super::life::NODE_ADDRESS;
 use super::{Log, USER};
-use crate::cache::go_architecture;
+use crate::build::go_architecture;
 use crate::nodes::is_ready;
 
 const LEASE_SECONDS: u32 = 40;
