@@ -50,9 +50,9 @@ pub enum Operator {
 impl LabelSelector {
     /// Whether a pod with these labels is selected. An empty selector selects no pod.
     #[must_use]
-    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        let named = self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value));
-        !self.is_empty() && named && self.match_expressions.iter().all(|requirement| requirement.holds(labels.get(&requirement.key)))
+    pub fn matches(&self, labels: &impl Labels) -> bool {
+        let named = self.match_labels.iter().all(|(key, value)| labels.value(key) == Some(value));
+        !self.is_empty() && named && self.match_expressions.iter().all(|requirement| requirement.holds(labels.value(&requirement.key)))
     }
 
     /// Whether the selector has no requirement.
@@ -62,11 +62,24 @@ impl LabelSelector {
     }
 }
 
+/// Labels of an object.
+pub trait Labels {
+    /// The value of a label.
+    fn value(&self, key: &str) -> Option<&str>;
+}
+
+impl Labels for BTreeMap<String, String> {
+    fn value(&self, key: &str) -> Option<&str> {
+        self.get(key).map(String::as_str)
+    }
+}
+
 impl Requirement {
-    fn holds(&self, value: Option<&String>) -> bool {
+    fn holds(&self, value: Option<&str>) -> bool {
+        let is_listed = |value: &str| self.values.iter().any(|listed| listed == value);
         match self.operator {
-            Operator::In => value.is_some_and(|value| self.values.contains(value)),
-            Operator::NotIn => value.is_none_or(|value| !self.values.contains(value)),
+            Operator::In => value.is_some_and(is_listed),
+            Operator::NotIn => !value.is_some_and(is_listed),
             Operator::Exists => value.is_some(),
             Operator::DoesNotExist => value.is_none(),
         }

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use planner::facts::text::Text;
+
 /// The bytes that a value needs at most besides its text, as a map entry, a string or a field.
 const PER_VALUE: usize = 32;
 
@@ -79,9 +81,13 @@ pub(crate) fn weight(json: &str) -> usize {
     api::template::values(json).saturating_mul(PER_VALUE).saturating_add(json.len())
 }
 
+/// The bytes that an entry of a map of strings needs at most besides its text: its place in the map, and what is kept to
+/// share the strings.
+const PER_ENTRY: usize = 160;
+
 /// The bytes that a map of strings needs.
-pub(crate) fn weight_of<'a>(texts: impl IntoIterator<Item = (&'a String, &'a String)>) -> usize {
-    texts.into_iter().map(|(key, value)| key.len() + value.len() + PER_VALUE).sum()
+pub(crate) fn weight_of<'a>(texts: impl IntoIterator<Item = (&'a Text, &'a Text)>) -> usize {
+    texts.into_iter().map(|(key, value)| key.len() + value.len() + PER_ENTRY).sum()
 }
 
 #[cfg(test)]

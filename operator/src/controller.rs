@@ -1,5 +1,7 @@
 //! The reconcile of one object of any kind: settle, observe, decide, execute, record.
 
+mod progress;
+
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
@@ -16,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::client::CallError;
 use crate::events::Note;
-use crate::execute::{ExecutionContext, Executor, Failure, Report, Taken};
+use crate::execute::{Executor, Failure, Report, Taken};
 use crate::fair::Places;
 use crate::hooks::Measurer;
 use crate::metrics::Metrics;
@@ -35,6 +37,8 @@ pub trait Reconcile: Send + Sync + 'static {
     const REPORTER: &'static str;
     /// Whether its plans leave out writes that were refused before. Otherwise a refused write fails the whole pass.
     const HEEDS_REFUSALS: bool = false;
+    /// The uid and the generation of an object. None if it does not exist.
+    fn generation(&self, key: &Key) -> Option<(String, i64)>;
     /// Observes one object and decides what to do. None if it does not exist.
     fn pass(&self, key: &Key, known: &Known, now: Timestamp) -> Option<Pass<Self::Status>>;
     /// Whether the next decision can take long because of what users wrote. Few such decisions run at once.
@@ -93,6 +97,8 @@ struct Memory {
 pub struct Controller<W> {
     kind: Arc<W>,
     queue: Arc<Queue>,
+    /// How many objects are reconciled at once.
+    pub workers: usize,
     settle: Settle,
     executor: Executor,
     recorder: Recorder,
@@ -108,10 +114,11 @@ const HEAVY: usize = 2;
 
 impl<W: Reconcile> Controller<W> {
     /// A controller that has done nothing yet.
-    pub fn new(kind: Arc<W>, queue: Arc<Queue>, executor: Executor) -> Self {
+    pub fn new(kind: Arc<W>, queue: Arc<Queue>, executor: Executor, workers: usize) -> Self {
         let recorder = Recorder::new(executor.server.clone(), Arc::clone(&executor.leadership));
         let metrics = Arc::clone(&executor.metrics);
-        Self { kind, queue, settle: Settle::default(), executor, recorder, metrics, memory: Mutex::default(), heavy: Places::new(HEAVY) }
+        let (settle, memory, heavy) = (Settle::default(), Mutex::default(), Places::new(HEAVY));
+        Self { kind, queue, workers, settle, executor, recorder, metrics, memory, heavy }
     }
 
     /// One worker; runs until it is dropped.
@@ -158,31 +165,31 @@ impl<W: Reconcile> Controller<W> {
         }
         let memory = self.memory().get(key).cloned().unwrap_or_default();
         let now = Timestamp::now();
-        // A decision that panics fails the pass of this object only.
-        let decide = || std::panic::catch_unwind(AssertUnwindSafe(|| self.kind.pass(key, &memory.known, now)));
+        // Read first: if the object changes meanwhile, the plan ends before its first write.
+        let generation = self.kind.generation(key);
+        let pass = match self.decide(key, &memory.known, now).await {
+            Ok(Some(pass)) => pass,
+            Ok(None) => {
+                self.forget(key);
+                return Outcome::Gone;
+            }
+            Err(()) => return Outcome::Failed,
+        };
+        let (report, written) = self.execute(key, &pass, &memory, generation).await;
+        self.log(key, &pass, &report);
+        self.finish(key, pass, memory, report, written, now).await
+    }
+
+    /// Observes an object and decides what to do; None if it does not exist. A decision that panics fails the pass of this object only.
+    async fn decide(&self, key: &Key, known: &Known, now: Timestamp) -> Result<Option<Pass<W::Status>>, ()> {
+        let decide = || std::panic::catch_unwind(AssertUnwindSafe(|| self.kind.pass(key, known, now)));
         let decided = if self.kind.is_heavy(key) {
             let _place = self.heavy.take(&key.namespace).await;
             tokio::task::block_in_place(decide)
         } else {
             decide()
         };
-        let pass = match decided {
-            Ok(Some(pass)) => pass,
-            Ok(None) => {
-                self.forget(key);
-                return Outcome::Gone;
-            }
-            Err(_) => {
-                tracing::error!(kind = W::KIND, object = %key, "the decision panicked; please report this with the object");
-                return Outcome::Failed;
-            }
-        };
-        let (owner, path, measurer) = (pass.owner.clone(), pass.path.clone(), pass.measurer.clone());
-        let context = ExecutionContext { owner, path, reporter: W::REPORTER, width: memory.width, measurer };
-        let refusals = pass.plan.refusals.clone();
-        let report = self.executor.execute(&context, &pass.plan.steps, refusals).await;
-        self.log(key, &pass, &report);
-        self.finish(key, pass, memory, report, now).await
+        decided.map_err(|_| tracing::error!(kind = W::KIND, object = %key, "the decision panicked; please report this with the object"))
     }
 
     /// Writes got no answer: asks the API server what became of them. This pass does nothing else.
@@ -205,27 +212,26 @@ impl<W: Reconcile> Controller<W> {
         }
     }
 
-    /// Writes the status and decides when the object is reconciled again.
-    async fn finish(&self, key: &Key, pass: Pass<W::Status>, memory: Memory, report: Report, now: Timestamp) -> Outcome {
+    /// Writes the status and decides when the object is reconciled again. `written` is the version of a status that was
+    /// written while the plan was executed: it is newer than that of the plan.
+    async fn finish(
+        &self,
+        key: &Key,
+        pass: Pass<W::Status>,
+        memory: Memory,
+        report: Report,
+        written: Option<u64>,
+        now: Timestamp,
+    ) -> Outcome {
         let Report { mut writes, failure, taken, refusals, trouble, width, unfinished, unsure, took, .. } = report;
-        let status = match &failure {
-            Some(failure) => W::with_trouble(pass.plan.status, pass.before.as_ref(), failure, now),
-            None => pass.plan.status,
-        };
-        let before = serde_json::to_value(&pass.before).unwrap_or_default();
-        let after = serde_json::to_value(&status).unwrap_or_default();
-        let summary = pass.plan.summary;
-        let recorded = match pass.plan.status_delay.and_then(|delay| Duration::try_from(delay).ok()) {
-            Some(delay) => Ok(Recorded::Later(Instant::now() + delay)),
-            None => self.recorder.record(key, &pass.path, &pass.version, &before, &after).await,
+        let recorded = match written {
+            Some(version) => Ok(Recorded::Written(version)),
+            None => self.record(key, &pass, failure.as_ref(), now).await,
         };
         let mut failed = trouble || unsure || !W::HEEDS_REFUSALS && !refusals.is_empty();
         match recorded {
-            Ok(Recorded::Same) => {}
-            Ok(Recorded::Written(version)) => {
-                writes.of(Resource::Object).wrote(version);
-                self.tell(&pass.owner, pass.plan.notes);
-            }
+            Ok(Recorded::Same | Recorded::Stale) => {}
+            Ok(Recorded::Written(version)) => writes.of(Resource::Object).wrote(version),
             Ok(Recorded::Later(at)) => self.queue.add_at(key.clone(), at),
             Err(error) => {
                 tracing::warn!(kind = W::KIND, object = %key, %error, "the status could not be written");
@@ -233,7 +239,8 @@ impl<W: Reconcile> Controller<W> {
             }
         }
         self.settle.expect(key, writes);
-        for wake in pass.plan.wake.into_iter().chain(refusals.wake(now)) {
+        let Plan { wake, summary, .. } = pass.plan;
+        for wake in wake.into_iter().chain(refusals.wake(now)) {
             let wait = wake.duration_since(now).try_into().unwrap_or(Duration::ZERO);
             self.queue.add_at(key.clone(), Instant::now() + wait);
         }
@@ -241,18 +248,29 @@ impl<W: Reconcile> Controller<W> {
         if failed {
             return Outcome::Failed;
         }
-        if unfinished {
+        if unfinished || written.is_some() {
             self.queue.add(key.clone());
         }
         Outcome::Done { pause: pause(pass.pods, took) }
     }
 
-    /// Reports what a status says for the first time as events.
-    fn tell(&self, about: &Owner, notes: Vec<planner::plan::Note>) {
-        for planner::plan::Note { warning, reason, message } in notes {
-            let note = Note { about: about.clone(), reporter: W::REPORTER, warning, reason: reason.to_owned(), message };
-            self.executor.events.tell(note);
+    /// Writes the status of a plan, and reports what it says for the first time as events.
+    async fn record(&self, key: &Key, pass: &Pass<W::Status>, failure: Option<&Failure>, now: Timestamp) -> Result<Recorded, CallError> {
+        if let Some(delay) = pass.plan.status_delay.and_then(|delay| Duration::try_from(delay).ok()) {
+            return Ok(Recorded::Later(Instant::now() + delay));
         }
+        let status = || pass.plan.status.clone();
+        let status = failure.map_or_else(status, |failure| W::with_trouble(status(), pass.before.as_ref(), failure, now));
+        let before = serde_json::to_value(&pass.before).unwrap_or_default();
+        let after = serde_json::to_value(status).unwrap_or_default();
+        let recorded = self.recorder.record(key, &pass.path, &pass.version, &before, &after).await?;
+        if matches!(recorded, Recorded::Written(_)) {
+            for planner::plan::Note { warning, reason, message } in &pass.plan.notes {
+                let (about, reason, message) = (pass.owner.clone(), (*reason).to_owned(), message.clone());
+                self.executor.events.tell(Note { about, reporter: W::REPORTER, warning: *warning, reason, message });
+            }
+        }
+        Ok(recorded)
     }
 
     fn remember(&self, key: &Key, before: Memory, mut now: Memory) {
@@ -363,6 +381,10 @@ mod tests {
         const KIND: &'static str = "Test";
         const REPORTER: &'static str = "test";
 
+        fn generation(&self, _: &Key) -> Option<(String, i64)> {
+            None
+        }
+
         fn pass(&self, key: &Key, _: &Known, _: Timestamp) -> Option<Pass<Value>> {
             self.passes.fetch_add(1, Ordering::Relaxed);
             let [api_version, kind, uid] = ["v1", "Test", "u"].map(str::to_owned);
@@ -391,7 +413,7 @@ mod tests {
         let (events, _) = Events::start(server.clone(), Arc::clone(&leadership));
         let executor = Executor { server, leadership, events, metrics: Arc::clone(&metrics), writes: Places::new(1), per_object: 1 };
         let kind = Arc::new(Kind { hook_runs_are_unwatched, passes: AtomicUsize::new(0) });
-        let controller = Controller::new(Arc::clone(&kind), Arc::new(Queue::new("Test", metrics)), executor);
+        let controller = Controller::new(Arc::clone(&kind), Arc::new(Queue::new("Test", metrics)), executor, 1);
         let key = Key { namespace: "play".to_owned(), name: "game".to_owned() };
         let mut writes = Writes::default();
         written.iter().for_each(|resource| writes.of(*resource).wrote(7));

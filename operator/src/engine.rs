@@ -137,13 +137,13 @@ impl Engine {
         let lost = move || route(&all, &Changed::Node(NodeEffect::Deletions));
         tasks.spawn(async move { known.nodes.look_up(&on, unknown_nodes, lost).await });
         let ready = ready(&caches, &games.kind.objects, &server);
-        tasks.spawn(serve(ready, limits.workers, Controller::new(games.kind, games.queue, executor.clone())));
+        tasks.spawn(serve(ready, Controller::new(games.kind, games.queue, executor.clone(), limits.workers)));
         let ready = hooks_may_be_asked(Arc::clone(&caches), looked, egress);
         // More workers than for other kinds: each mostly waits for the one write of its pass, and a new run must not wait behind it.
-        tasks.spawn(serve(ready, limits.workers * 4, Controller::new(Arc::new(runs), runs_queue, executor.clone())));
+        tasks.spawn(serve(ready, Controller::new(Arc::new(runs), runs_queue, executor.clone(), limits.workers * 4)));
         let known = Arc::clone(&caches);
         let ready = async move { known.hook_templates.listed().await };
-        tasks.spawn(serve(ready, 1, Controller::new(Arc::new(templates), templates_queue, executor)));
+        tasks.spawn(serve(ready, Controller::new(Arc::new(templates), templates_queue, executor, 1)));
         tasks.spawn(async move { reconcile_when_more_is_listed(&caches, &owners).await });
         // Tasks do not end by themselves: one that did has panicked.
         if let Some(Err(death)) = tasks.join_next().await {
@@ -217,11 +217,11 @@ async fn hooks_may_be_asked(caches: Arc<Caches>, looked: oneshot::Receiver<()>, 
 }
 
 /// Starts the workers of a kind when it is `ready`. Ends only when a worker panics.
-async fn serve<W: Reconcile>(ready: impl Future, workers: usize, controller: Controller<W>) {
+async fn serve<W: Reconcile>(ready: impl Future, controller: Controller<W>) {
     ready.await;
     tracing::info!(kind = W::KIND, "what is needed is listed; serving");
     let (controller, mut tasks) = (Arc::new(controller), JoinSet::new());
-    for _ in 0..workers {
+    for _ in 0..controller.workers {
         let controller = Arc::clone(&controller);
         tasks.spawn(async move { controller.work().await });
     }

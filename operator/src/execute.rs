@@ -24,6 +24,9 @@ use crate::store::Key;
 
 /// After this time the rest of a plan is left for the next pass.
 const PLAN_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same for pods that are missing, as long as no other object waits for a worker: how many there should be depends
+/// only on the object, which is checked before each write.
+const CREATION_TIMEOUT: Duration = Duration::from_secs(20);
 /// A plan ends after this many writes without a success in between that failed because of the API server itself.
 const MAX_FAILURES_IN_A_ROW: u32 = 3;
 /// With how many concurrent writes a workload starts.
@@ -59,6 +62,21 @@ pub struct ExecutionContext {
     pub width: usize,
     /// Starts measurements, if the object is a HookRun.
     pub measurer: Option<Measurer>,
+}
+
+/// What a plan rests on. Both are asked before each write.
+#[derive(Clone, Copy)]
+pub struct Ground<'a> {
+    /// Whether the object is still the one that the plan was decided on.
+    pub holds: &'a (dyn Fn() -> bool + Sync),
+    /// Whether another object waits for a worker.
+    pub is_crowded: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl std::fmt::Debug for Ground<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Ground").finish_non_exhaustive()
+    }
 }
 
 /// The result of a plan.
@@ -107,6 +125,7 @@ pub struct Failure {
 struct Run<'a> {
     executor: &'a Executor,
     context: &'a ExecutionContext,
+    ground: Ground<'a>,
     report: Mutex<Report>,
     /// Actions that are dropped because one that they depend on failed.
     fallout: Mutex<Fallout>,
@@ -115,23 +134,24 @@ struct Run<'a> {
     width: AtomicUsize,
     stopped: AtomicBool,
     done: AtomicUsize,
-    deadline: Instant,
+    started: Instant,
 }
 
 impl Executor {
-    /// Executes the steps in order until the timeout. A refused write stops only what depends on it.
-    pub async fn execute(&self, context: &ExecutionContext, steps: &[Vec<Action>], refusals: Refusals) -> Report {
+    /// Executes the steps in order, until the timeout or until the object changes. A refused write stops only what depends on it.
+    pub async fn execute(&self, context: &ExecutionContext, steps: &[Vec<Action>], refusals: Refusals, ground: Ground<'_>) -> Report {
         let started = Instant::now();
         let run = Run {
             executor: self,
             context,
+            ground,
             report: Mutex::new(Report { refusals, ..Report::default() }),
             fallout: Mutex::default(),
             trouble: AtomicU32::new(0),
             width: AtomicUsize::new(if context.width == 0 { FIRST_WIDTH } else { context.width }),
             stopped: AtomicBool::new(false),
             done: AtomicUsize::new(0),
-            deadline: started + PLAN_TIMEOUT,
+            started,
         };
         for step in steps {
             run.step(step).await;
@@ -166,9 +186,8 @@ impl Run<'_> {
         if self.stopped.load(Ordering::Relaxed) || !self.fallout().stands(action) {
             return;
         }
-        if Instant::now() >= self.deadline {
-            self.stopped.store(true, Ordering::Relaxed);
-            self.with_report(|report| report.unfinished = true);
+        if !self.has_time_for(action) {
+            self.leave_the_rest();
             return;
         }
         // A measurement does not write to the API server, so it does not wait for it.
@@ -183,11 +202,27 @@ impl Run<'_> {
             self.with_report(|report| report.unsure = true);
             return;
         }
+        // So is the object: a pause or a rollback takes effect at once.
+        if !(self.ground.holds)() {
+            self.leave_the_rest();
+            return;
+        }
         self.executor.metrics.write_started();
         let result = self.write(action).await;
         self.executor.metrics.write_ended();
         drop(place);
         self.note(action, result);
+    }
+
+    fn has_time_for(&self, action: &Action) -> bool {
+        let elapsed = self.started.elapsed();
+        elapsed < PLAN_TIMEOUT || elapsed < CREATION_TIMEOUT && action.fills_a_gap() && !(self.ground.is_crowded)()
+    }
+
+    /// Leaves the rest of the plan to the next pass, which follows at once.
+    fn leave_the_rest(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.with_report(|report| report.unfinished = true);
     }
 
     fn fallout(&self) -> MutexGuard<'_, Fallout> {
@@ -333,6 +368,8 @@ mod tests {
     struct Asked {
         all: Arc<Mutex<Vec<String>>>,
         rules: Arc<Mutex<Vec<(Rule, usize)>>>,
+        /// How long each takes.
+        takes: Duration,
     }
 
     async fn answer(State(asked): State<Asked>, request: axum::extract::Request) -> (StatusCode, String) {
@@ -345,6 +382,7 @@ mod tests {
             .filter(|_| method == http::Method::POST)
             .unwrap_or_else(|| path.rsplit('/').find(|part| *part != "status").unwrap().to_owned());
         let line = format!("{method} {name}{}", if is_dry { " dry" } else { "" });
+        tokio::time::sleep(asked.takes).await;
         asked.all.lock().unwrap().push(line.clone());
         let mut rules = asked.rules.lock().unwrap();
         let rule = rules.iter_mut().find(|(rule, used)| line.contains(rule.0) && (rule.3 == 0 || *used < rule.3));
@@ -369,8 +407,18 @@ mod tests {
     }
 
     async fn execute_with(rules: &[Rule], steps: &[Vec<Action>], refusals: Refusals, width: usize) -> (Report, Vec<String>) {
+        execute_on(rules, steps, refusals, width, (Ground { holds: &|| true, is_crowded: &|| false }, Duration::ZERO)).await
+    }
+
+    async fn execute_on(
+        rules: &[Rule],
+        steps: &[Vec<Action>],
+        refusals: Refusals,
+        width: usize,
+        (ground, takes): (Ground<'_>, Duration),
+    ) -> (Report, Vec<String>) {
         let rules = Arc::new(Mutex::new(rules.iter().map(|rule| (*rule, 0)).collect()));
-        let asked = Asked { all: Arc::default(), rules };
+        let asked = Asked { all: Arc::default(), rules, takes };
         let router = Router::new().fallback(answer).with_state(asked.clone());
         let metrics: Arc<Metrics> = Arc::default();
         let server = Server::new(kube::Client::new(router, "play"), Arc::clone(&metrics));
@@ -381,7 +429,7 @@ mod tests {
             ["tkex.tencent.com/v1alpha1", "GameDeployment", "game", "play", "g"].map(str::to_owned);
         let owner = Owner { api_version, kind, name, namespace, uid };
         let context = ExecutionContext { owner, path: "/game".to_owned(), reporter: "test", width, measurer: None };
-        let report = executor.execute(&context, steps, refusals).await;
+        let report = executor.execute(&context, steps, refusals, ground).await;
         let all = asked.all.lock().unwrap().clone();
         (report, all)
     }
@@ -464,6 +512,33 @@ mod tests {
         assert_eq!(asked.len(), 7, "{asked:?}");
         let later = report.refusals.creations("game-2", Timestamp::now() + jiff::SignedDuration::from_millis(1_100));
         assert_eq!((report.refusals.creations("game-2", Timestamp::now()), later), (Some(0), Some(1)));
+    }
+
+    #[tokio::test]
+    async fn no_write_follows_a_change_of_the_object() {
+        let checks = AtomicUsize::new(0);
+        let holds = || checks.fetch_add(1, Ordering::Relaxed) < 2;
+        let steps = [vec![create("a", false), create("b", false), create("c", false)], vec![delete("d", None)]];
+        let ground = Ground { holds: &holds, is_crowded: &|| false };
+        let (report, asked) = execute_on(&[], &steps, Refusals::default(), 1, (ground, Duration::ZERO)).await;
+        assert_eq!(asked, ["POST a", "POST b"]);
+        assert!(report.unfinished && report.failure.is_none(), "the next pass follows at once: {report:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_missing_pods_are_created_for_longer_and_only_while_no_other_object_waits() {
+        let missing = |count: usize| (0..count).map(|number| create(&format!("p{number}"), false)).collect::<Vec<_>>();
+        let steps = [missing(3), vec![delete("d", None)], vec![create("e", true)]];
+        let slow = |steps: Vec<Vec<Action>>, is_crowded: bool| async move {
+            let is_crowded = || is_crowded;
+            let ground = Ground { holds: &|| true, is_crowded: &is_crowded };
+            let (report, asked) = execute_on(&[], &steps, Refusals::default(), 1, (ground, PLAN_TIMEOUT)).await;
+            assert!(report.unfinished);
+            asked
+        };
+        assert_eq!(slow(steps.to_vec(), false).await, ["POST p0", "POST p1", "POST p2"]);
+        assert_eq!(slow(steps.to_vec(), true).await, ["POST p0"]);
+        assert_eq!(slow(vec![missing(100)], false).await.len() as u64, CREATION_TIMEOUT.as_secs());
     }
 
     #[tokio::test]

@@ -206,6 +206,10 @@ impl<T> Turns<T> {
         one
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
     /// How many wait in a namespace.
     pub(crate) fn len_of(&self, namespace: &str) -> usize {
         self.waiting.get(namespace).map_or(0, VecDeque::len)

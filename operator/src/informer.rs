@@ -242,9 +242,8 @@ impl<T: Cached> Informer<T> {
     }
 
     fn take(&self, line: &str, initial: &mut Option<Fresh<T>>) -> Result<Step, CallError> {
-        let frame: Frame = read(line)?;
-        let json = frame.object.get();
-        match frame.kind.as_ref() {
+        let (kind, json) = Frame::of(line)?;
+        match &*kind {
             "BOOKMARK" => {
                 let bookmark: Bookmark = read(json)?;
                 let version = bookmark.metadata.resource_version.parse().unwrap_or_default();

@@ -117,6 +117,13 @@ impl Queue {
         self.changed.notify_one();
     }
 
+    /// Whether an object that is due waits because all workers are busy.
+    pub fn is_crowded(&self, workers: usize) -> bool {
+        let state = self.state();
+        let is_due = || !state.ready.is_empty() || state.order.first().is_some_and(|(at, _)| *at <= Instant::now());
+        state.working.len() >= workers && is_due()
+    }
+
     /// The next object that is due. [`Queue::done`] must follow.
     pub async fn next(&self) -> Key {
         loop {
@@ -228,6 +235,25 @@ mod tests {
         queue.done(&key("busy"), NO_PAUSE);
         assert_eq!(queue.next().await, key("calm"));
         assert_eq!(queue.next().await, key("busy"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_crowded_only_while_an_object_waits_for_a_worker() {
+        let queue = queue();
+        ["a", "b"].iter().for_each(|name| queue.add(key(name)));
+        queue.next().await;
+        assert!(!queue.is_crowded(2), "a second worker is free");
+        queue.next().await;
+        assert!(!queue.is_crowded(2), "nothing waits");
+        queue.add_at(key("c"), Instant::now() + Duration::from_secs(1));
+        assert!(!queue.is_crowded(2), "it is not due yet");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(queue.is_crowded(2));
+        queue.done(&key("a"), NO_PAUSE);
+        assert!(!queue.is_crowded(2));
+        queue.add(key("d"));
+        queue.next().await;
+        assert!(queue.is_crowded(2), "one of the two is due");
     }
 
     #[tokio::test(start_paused = true)]

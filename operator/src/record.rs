@@ -38,8 +38,10 @@ pub struct Recorder {
 /// The result of recording a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
-    /// Nothing was written: the status is the same, or the object has changed or is gone.
+    /// Nothing was written: the status is the same.
     Same,
+    /// Nothing was written: the object has changed or is gone.
+    Stale,
     /// It was written; the resourceVersion of the write.
     Written(u64),
     /// It has to be written at that time.
@@ -80,7 +82,7 @@ impl Recorder {
                 Ok(Recorded::Written(written.metadata.version()))
             }
             // The object is gone or has changed: the event of that causes the next pass.
-            Err(error) if error.is_not_found() || error.is_conflict() => Ok(Recorded::Same),
+            Err(error) if error.is_not_found() || error.is_conflict() => Ok(Recorded::Stale),
             Err(error) => Err(error),
         }
     }
@@ -103,7 +105,8 @@ fn difference(before: &Value, after: &Value) -> Map<String, Value> {
     gone.chain(changed).collect()
 }
 
-fn is_urgent(before: &Value, after: &Value) -> bool {
+/// Whether a change of a status is written at once.
+pub(crate) fn is_urgent(before: &Value, after: &Value) -> bool {
     let verdicts = |status: &Value| -> Vec<Value> {
         let conditions = status.get("conditions").and_then(Value::as_array).cloned().unwrap_or_default();
         conditions.iter().map(|one| json!([one.get("type"), one.get("status"), one.get("reason")])).collect()

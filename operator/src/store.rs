@@ -1,9 +1,12 @@
 //! The caches that informers fill, with lookup by key or by index.
 
-use std::collections::{BTreeMap, HashMap};
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
+use planner::facts::text::Strings;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -35,8 +38,16 @@ pub trait Cached: Send + Sync + Sized + 'static {
     const IS_CORE: bool = false;
     /// Reads it from the API server's JSON.
     fn decode(json: &str) -> Result<Self, serde_json::Error>;
+    /// Replaces strings by those that other objects of the kind have.
+    fn share(&mut self, _: &mut Strings) {}
+    /// Its name.
+    fn name(&self) -> &str;
+    /// Its namespace; empty if it has none.
+    fn namespace(&self) -> &str;
     /// Its namespace and name.
-    fn key(&self) -> Key;
+    fn key(&self) -> Key {
+        Key { namespace: self.namespace().to_owned(), name: self.name().to_owned() }
+    }
     /// Its uid.
     fn uid(&self) -> &str;
     /// The version of the object.
@@ -93,9 +104,41 @@ pub struct Change<T> {
 #[derive(Debug)]
 struct Inner<T> {
     objects: HashMap<Key, Arc<T>>,
-    indexed: HashMap<Index, BTreeMap<Key, Arc<T>>>,
+    indexed: HashMap<Index, BTreeSet<ByName<T>>>,
     /// Objects that are cut because their namespace has no room.
     cut: BTreeMap<Key, Cut>,
+    /// What they have in common.
+    strings: Strings,
+}
+
+/// An object among those of one index, all of which are in one namespace.
+#[derive(Debug)]
+struct ByName<T>(Arc<T>);
+
+impl<T: Cached> Borrow<str> for ByName<T> {
+    fn borrow(&self) -> &str {
+        self.0.name()
+    }
+}
+
+impl<T: Cached> PartialEq for ByName<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name() == other.0.name()
+    }
+}
+
+impl<T: Cached> Eq for ByName<T> {}
+
+impl<T: Cached> PartialOrd for ByName<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T: Cached> Ord for ByName<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.name().cmp(other.0.name())
+    }
 }
 
 /// An object of which not all fields are kept.
@@ -113,11 +156,12 @@ pub(crate) struct Fresh<T> {
     /// Objects that are cut.
     cut: BTreeMap<Key, Cut>,
     used: HashMap<String, usize>,
+    strings: Strings,
 }
 
 impl<T: Cached> Fresh<T> {
     pub(crate) fn new() -> Self {
-        Self { objects: HashMap::new(), cut: BTreeMap::new(), used: HashMap::new() }
+        Self { objects: HashMap::new(), cut: BTreeMap::new(), used: HashMap::new(), strings: Strings::default() }
     }
 
     /// Adds an object to the list. It is cut if the list alone would exceed the allowance of its namespace.
@@ -134,6 +178,7 @@ impl<T: Cached> Fresh<T> {
         } else {
             *used += size;
         }
+        object.share(&mut self.strings);
         self.objects.insert(key, object);
     }
 
@@ -174,7 +219,8 @@ impl<T: Cached> Store<T> {
     /// An empty store whose objects share the memory allowance of their namespaces.
     #[must_use]
     pub fn within(allowance: Arc<Allowance>) -> Self {
-        let inner = RwLock::new(Inner { objects: HashMap::new(), indexed: HashMap::new(), cut: BTreeMap::new() });
+        let inner =
+            RwLock::new(Inner { objects: HashMap::new(), indexed: HashMap::new(), cut: BTreeMap::new(), strings: Strings::default() });
         let (progress, listed) = (watch::Sender::new(0), watch::Sender::new(false));
         Self { inner, allowance, progress, listed, stalled: tokio::sync::Notify::new(), stalled_at: Mutex::default() }
     }
@@ -196,7 +242,7 @@ impl<T: Cached> Store<T> {
     /// All objects under an index, in the order of their keys.
     #[must_use]
     pub fn find(&self, index: &Index) -> Vec<Arc<T>> {
-        self.read(|inner| inner.indexed.get(index).map(|found| found.values().cloned().collect()).unwrap_or_default())
+        self.read(|inner| inner.indexed.get(index).map(|found| found.iter().map(|one| Arc::clone(&one.0)).collect()).unwrap_or_default())
     }
 
     /// All keys.
@@ -333,7 +379,7 @@ impl<T: Cached> Inner<T> {
         if let Some(index) = old.as_ref().and_then(|old| old.index())
             && let Some(found) = self.indexed.get_mut(&index)
         {
-            found.remove(key);
+            found.remove(key.name.as_str());
             if found.is_empty() {
                 self.indexed.remove(&index);
             }
@@ -343,7 +389,7 @@ impl<T: Cached> Inner<T> {
         if let Some(object) = &new {
             self.objects.insert(key.clone(), Arc::clone(object));
             if let Some(index) = object.index() {
-                self.indexed.entry(index).or_default().insert(key.clone(), Arc::clone(object));
+                self.indexed.entry(index).or_default().insert(ByName(Arc::clone(object)));
             }
         }
         Change { old, new }
@@ -356,6 +402,7 @@ impl<T: Cached> Inner<T> {
             object.cut(allowance.words(&key.namespace));
             self.cut.insert(key.clone(), Cut { size, version: object.version() });
         }
+        object.share(&mut self.strings);
         Some(object).filter(T::matters)
     }
 }
@@ -379,8 +426,12 @@ mod tests {
             serde_json::from_str::<serde_json::Value>(json).map(|_| thing("decoded", "", 0))
         }
 
-        fn key(&self) -> Key {
-            key(self.name)
+        fn name(&self) -> &str {
+            self.name
+        }
+
+        fn namespace(&self) -> &'static str {
+            "play"
         }
 
         fn uid(&self) -> &str {
@@ -437,8 +488,12 @@ mod tests {
             Thing::decode(json).map(|thing| Self(thing, 0, false))
         }
 
-        fn key(&self) -> Key {
-            self.0.key()
+        fn name(&self) -> &str {
+            self.0.name()
+        }
+
+        fn namespace(&self) -> &str {
+            self.0.namespace()
         }
 
         fn uid(&self) -> &str {

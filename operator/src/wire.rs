@@ -17,6 +17,20 @@ pub(crate) struct Frame<'a> {
     pub(crate) object: &'a RawValue,
 }
 
+impl<'a> Frame<'a> {
+    /// Reads a line of a watch. The object is not looked at if the line is as API servers write it.
+    pub(crate) fn of(line: &'a str) -> Result<(Cow<'a, str>, &'a str), CallError> {
+        let parts = || line.strip_prefix(r#"{"type":""#)?.split_once(r#"","object":"#);
+        if let Some((kind, rest)) = parts().filter(|(kind, _)| kind.bytes().all(|byte| byte.is_ascii_uppercase()))
+            && let Some(object) = rest.trim_end().strip_suffix('}').filter(|object| object.starts_with('{') && object.ends_with('}'))
+        {
+            return Ok((kind.into(), object));
+        }
+        let Self { kind, object } = read(line)?;
+        Ok((kind, object.get()))
+    }
+}
+
 #[derive(Deserialize)]
 pub(crate) struct Page<'a> {
     pub(crate) metadata: PageMeta,
@@ -71,4 +85,23 @@ pub(crate) fn read<'a, R: Deserialize<'a>>(json: &'a str) -> Result<R, CallError
 
 pub(crate) fn broken(message: &str) -> CallError {
     CallError::no_answer(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_a_watch_is_read_however_it_is_written() {
+        let plain = "{\"type\":\"ADDED\",\"object\":{\"a\":{\"b\":1}}}\n";
+        let spaced = r#"{ "type": "ADDED", "object": {"a":{"b":1}} }"#;
+        let turned = r#"{"object":{"a":{"b":1}},"type":"ADDED"}"#;
+        for line in [plain, spaced, turned] {
+            assert_eq!(Frame::of(line).unwrap(), ("ADDED".into(), r#"{"a":{"b":1}}"#), "{line}");
+        }
+        for broken in ["", "{}", r#"{"type":"ADDED","object":{"a":1}"#, r#"{"type":"ADDED","object":"#] {
+            let object = Frame::of(broken).ok().map(|(_, object)| object.to_owned());
+            assert!(object.is_none_or(|object| serde_json::from_str::<serde_json::Value>(&object).is_err()), "{broken}");
+        }
+    }
 }

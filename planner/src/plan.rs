@@ -251,6 +251,12 @@ pub enum DeleteReason {
 }
 
 impl Action {
+    /// Whether it creates a pod that is missing already: how many are missing depends on nothing that the plan does before.
+    #[must_use]
+    pub fn fills_a_gap(&self) -> bool {
+        matches!(self, Self::CreatePod(new) if !new.successor)
+    }
+
     /// The event for an action that succeeded: reason and message.
     #[must_use]
     pub fn success(&self) -> Option<(&'static str, String)> {

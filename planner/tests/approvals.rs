@@ -33,7 +33,7 @@ fn deletes(world: &GameWorld) -> bool {
 fn hashes(world: &GameWorld, pod: &str) -> (String, String) {
     let run = world.cluster.hook_runs.values().next().unwrap();
     assert_eq!(world.cluster.hook_runs.len(), 1);
-    (world.cluster.pods[pod].annotations[ASKED_ANNOTATION].clone(), fingerprint(&run.spec))
+    (world.cluster.pods[pod].annotations[ASKED_ANNOTATION].to_string(), fingerprint(&run.spec))
 }
 
 #[test]
@@ -179,4 +179,30 @@ fn a_question_is_told_by_what_it_asks_and_not_by_whether_it_was_stopped() {
     other.args[0].value = Some("another".to_owned());
     assert_ne!(fingerprint(&spec), fingerprint(&other));
     assert_eq!(fingerprint(&spec).len(), 64);
+}
+
+#[test]
+fn a_pod_with_an_approval_does_not_wait_for_the_cleanup_of_others() {
+    let spec = json!({ "replicas": 4, "preDeleteUpdateStrategy": { "hook": { "templateName": "pod" } } });
+    let mut world = GameWorld::new(&spec);
+    world.cluster.pod_hook = Some(hook_template("pod"));
+    assert!(world.settle().is_some());
+    world.edit(|spec| *spec.replicas = 1);
+    work(&mut world);
+    world.cluster.answer(Phase::Successful);
+    // One of the three is gone already.
+    let gone =
+        world.decide().actions().find_map(|action| if let Action::DeletePod { name, .. } = action { Some(name.clone()) } else { None });
+    world.cluster.pods.remove(&gone.unwrap());
+    let words: Vec<&str> = world.decide().actions().map(Action::word).collect();
+    assert_eq!(words, ["delete_pod", "delete_pod", "delete_hookrun"]);
+}
+
+#[test]
+fn a_pod_that_is_released_loses_its_approval_first() {
+    let (mut world, pod) = waiting();
+    world.cluster.answer(Phase::Successful);
+    world.cluster.pods.get_mut(&pod).unwrap().labels.insert("app", "other");
+    let words: Vec<&str> = world.decide().actions().map(Action::word).collect();
+    assert_eq!(words, ["delete_hookrun", "release_pod"]);
 }

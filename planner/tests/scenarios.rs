@@ -308,7 +308,7 @@ fn add(world: &mut GameWorld, line: &str) {
         let body = json!({ "metadata": { "labels": labels }, "spec": spec });
         let mut pod = pod(&name, 1, &body, world.cluster.now - SignedDuration::from_secs(if young { 1 } else { 1800 }));
         pod.uid = format!("uid-{name}");
-        pod.node = Some("node".to_owned());
+        pod.node = Some("node".into());
         pod.phase = Phase::Running;
         if pod.gate == Gate::Unset && !words.contains(&"new") {
             pod.gate = Gate::Up;
@@ -330,7 +330,7 @@ fn add(world: &mut GameWorld, line: &str) {
             pod.trouble = Some("CrashLoopBackOff".to_owned());
         }
         if let Some(node) = ["lost", "silent", "cordoned"].iter().find(|node| words.contains(node)) {
-            pod.node = Some((*node).to_owned());
+            pod.node = Some((*node).into());
         }
         if words.contains(&"done") {
             let state = json!({ "revision": pod.revision().unwrap(), "lastContainerStatuses": {}, "askAfter": true });
@@ -369,7 +369,7 @@ fn set_out(pod: &mut PodFacts, word: &str, now: Timestamp) {
     pod.update = Update::read(Some(&state.to_string()), waits.then(|| pending.to_string()).as_deref());
     (pod.gate, pod.ready_since) = (Gate::Down(since), None);
     if !waits {
-        pod.containers[0].image = "game:1".to_owned();
+        pod.containers[0].image = "game:1".into();
         pod.containers[0].running = false;
     }
 }

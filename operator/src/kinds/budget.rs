@@ -6,7 +6,7 @@ use planner::facts::object::Metadata;
 use planner::facts::pdb::PdbFacts;
 
 use crate::allowance::weight;
-use crate::store::{Cached, Index, Key};
+use crate::store::{Cached, Index};
 
 /// The first bytes of a selector, which do not count against the namespace's memory, so that the operator's own are never cut.
 const FREE: usize = 1024;
@@ -31,8 +31,12 @@ impl Cached for Budget {
         Ok(Self { facts: Arc::new(facts), namespace, version, size })
     }
 
-    fn key(&self) -> Key {
-        Key { namespace: self.namespace.clone(), name: self.facts.name.clone() }
+    fn name(&self) -> &str {
+        &self.facts.name
+    }
+
+    fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     fn uid(&self) -> &str {

@@ -11,6 +11,7 @@ use api::template::{MAX_BYTES as MAX_TEMPLATE_BYTES, MOST_VALUES as MOST_TEMPLAT
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, OwnerReference as Owned, Time};
 use kube::Resource;
 use planner::facts::object::{OwnerReference, is_short};
+use planner::facts::text::Text;
 use planner::workload::manifest::Owner;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Error as _};
@@ -19,7 +20,7 @@ use serde_json::value::RawValue;
 use super::{is_ours, owner_in};
 use crate::allowance::weight;
 use crate::queue::Queue;
-use crate::store::{Cached, Change, Index, Key};
+use crate::store::{Cached, Change, Index, Key, Store};
 
 /// A kind of the operator's API group.
 pub trait OurKind: Resource<DynamicType = ()> + Clone + Send + Sync + 'static {
@@ -226,9 +227,12 @@ impl<K: OurKind> Cached for Custom<K> {
         Ok(Self { object: Arc::new(object), too_large, has_no_room: false, version, size })
     }
 
-    fn key(&self) -> Key {
-        let metadata = self.object.meta();
-        Key { namespace: metadata.namespace.clone().unwrap_or_default(), name: metadata.name.clone().unwrap_or_default() }
+    fn name(&self) -> &str {
+        self.object.meta().name.as_deref().unwrap_or_default()
+    }
+
+    fn namespace(&self) -> &str {
+        self.object.meta().namespace.as_deref().unwrap_or_default()
     }
 
     fn uid(&self) -> &str {
@@ -272,7 +276,8 @@ impl<K: OurKind> Cached for Custom<K> {
 pub(crate) fn controller(metadata: &ObjectMeta) -> Option<OwnerReference> {
     let controller = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
     let (api_version, kind) = (controller.api_version.clone(), controller.kind.clone());
-    let owner = OwnerReference { api_version, kind, name: controller.name.clone(), uid: controller.uid.clone(), controller: true };
+    let [api_version, kind, name, uid] = [api_version, kind, controller.name.clone(), controller.uid.clone()].map(Text::from);
+    let owner = OwnerReference { api_version, kind, name, uid, controller: true };
     Some(owner).filter(is_ours)
 }
 
@@ -294,6 +299,13 @@ pub(crate) fn path<K: OurKind>(object: &K) -> String {
     let (start, plural) = K::PATH.rsplit_once('/').unwrap_or_default();
     let (namespace, name) = (metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default());
     format!("{start}/namespaces/{namespace}/{plural}/{name}")
+}
+
+/// The uid and the generation of an object in a cache.
+pub(super) fn generation<K: OurKind>(objects: &Store<Custom<K>>, key: &Key) -> Option<(String, i64)> {
+    let object = objects.get(key)?;
+    let meta = object.object.meta();
+    Some((meta.uid.clone().unwrap_or_default(), meta.generation.unwrap_or_default()))
 }
 
 /// An object changed: reconciles it, without pause or backoff if its spec changed or its deletion was requested.

@@ -10,7 +10,7 @@ use planner::hookrun::{self, Observed};
 use planner::request::Resource;
 use planner::workload::gate::Place;
 
-use super::custom::{Custom, OurKind, object_changed, owner, path, some_of};
+use super::custom::{Custom, OurKind, generation, object_changed, owner, path, some_of};
 use crate::controller::{Known, Pass, Reconcile};
 use crate::execute::Failure;
 use crate::hooks::{Hooks, Measurer};
@@ -107,6 +107,10 @@ impl Reconcile for HookRuns {
     type Status = HookRunStatus;
     const KIND: &'static str = "HookRun";
     const REPORTER: &'static str = HOOK_REPORTER;
+
+    fn generation(&self, key: &Key) -> Option<(String, i64)> {
+        generation(&self.objects, key)
+    }
 
     fn pass(&self, key: &Key, _: &Known, now: Timestamp) -> Option<Pass<HookRunStatus>> {
         let seen = self.observe(key)?;

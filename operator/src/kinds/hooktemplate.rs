@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use planner::hooktemplate;
 use planner::request::Resource;
 
-use super::custom::{Custom, OurKind, owner, path, some_of};
+use super::custom::{Custom, OurKind, generation, owner, path, some_of};
 use crate::controller::{Known, Pass, Reconcile};
 use crate::execute::Failure;
 use crate::settle::Cache;
@@ -50,6 +50,10 @@ impl Reconcile for HookTemplates {
     type Status = HookTemplateStatus;
     const KIND: &'static str = "HookTemplate";
     const REPORTER: &'static str = HOOK_REPORTER;
+
+    fn generation(&self, key: &Key) -> Option<(String, i64)> {
+        generation(&self.objects, key)
+    }
 
     fn pass(&self, key: &Key, _: &Known, now: Timestamp) -> Option<Pass<HookTemplateStatus>> {
         let entry = self.objects.get(key)?;

@@ -22,13 +22,13 @@ fn is_ours(owner: &OwnerReference) -> bool {
 }
 
 fn is<K: Resource<DynamicType = ()>>(owner: &OwnerReference) -> bool {
-    owner.kind == K::kind(&()) && owner.api_version.split_once('/').is_some_and(|(group, _)| group == K::group(&()))
+    *owner.kind == *K::kind(&()) && owner.api_version.split_once('/').is_some_and(|(group, _)| group == K::group(&()))
 }
 
 /// The key of the owner of an object in this namespace: an owner is always in the namespace of what it owns.
 fn owner_in(namespace: &str, owner: &OwnerReference) -> OwnerKey {
-    let key = Key { namespace: namespace.to_owned(), name: owner.name.clone() };
-    OwnerKey { kind: owner.kind.clone(), key, uid: owner.uid.clone() }
+    let key = Key { namespace: namespace.to_owned(), name: owner.name.to_string() };
+    OwnerKey { kind: owner.kind.to_string(), key, uid: owner.uid.to_string() }
 }
 
 /// The index entry of an object in this namespace: its controller, or that it is an orphan.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use planner::facts::node::{NodeFacts, NodeRead};
 
-use crate::store::{Cached, Change, Index, Key};
+use crate::store::{Cached, Change, Index};
 
 /// A node.
 #[derive(Debug)]
@@ -36,8 +36,12 @@ impl Cached for Node {
         Ok(Self { facts, addresses, pod_networks, name, uid, version })
     }
 
-    fn key(&self) -> Key {
-        Key { namespace: String::new(), name: self.name.clone() }
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn namespace(&self) -> &str {
+        ""
     }
 
     fn uid(&self) -> &str {

@@ -1,15 +1,15 @@
 //! Pods of workloads, and pods without a controller.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::names::{INSTANCE_ID_LABEL, PROTECTED_LABEL, REVISION_LABEL};
 use planner::facts::object::OwnerReference;
 use planner::facts::pod::{Container, PodFacts};
+use planner::facts::text::{Strings, Text, Texts};
 
 use super::is_ours;
 use crate::allowance::{weight, weight_of};
-use crate::store::{Cached, Index, Key};
+use crate::store::{Cached, Index};
 
 /// A pod of a GameDeployment, or without a controller.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Cached for Pod {
     const IS_CORE: bool = true;
 
     fn decode(json: &str) -> Result<Self, serde_json::Error> {
-        let (mut facts, controller) = PodFacts::read(json)?;
+        let (mut facts, controller) = PodFacts::read_of(json, is_ours)?;
         if facts.revision().is_none() && controller.as_ref().is_none_or(is_ours) {
             facts.read_spec(json)?;
         }
@@ -54,8 +54,21 @@ impl Cached for Pod {
         Ok(Self { facts: Arc::new(facts), controller, too_large: None, size })
     }
 
-    fn key(&self) -> Key {
-        Key { namespace: self.facts.namespace.clone(), name: self.facts.name.clone() }
+    fn share(&mut self, strings: &mut Strings) {
+        if let Some(facts) = Arc::get_mut(&mut self.facts) {
+            facts.share(strings);
+        }
+        if let Some(OwnerReference { api_version, kind, name, uid, .. }) = &mut self.controller {
+            [api_version, kind, name, uid].into_iter().for_each(|text| strings.share(text));
+        }
+    }
+
+    fn name(&self) -> &str {
+        &self.facts.name
+    }
+
+    fn namespace(&self) -> &str {
+        &self.facts.namespace
     }
 
     fn uid(&self) -> &str {
@@ -85,9 +98,9 @@ impl Cached for Pod {
 
     fn cut(&mut self, why: String) {
         let facts = Arc::make_mut(&mut self.facts);
-        let is_read = |key: &String, _: &mut String| [REVISION_LABEL, INSTANCE_ID_LABEL, PROTECTED_LABEL].contains(&key.as_str());
+        let is_read = |key: &str, _: &Text| [REVISION_LABEL, INSTANCE_ID_LABEL, PROTECTED_LABEL].contains(&key);
         facts.labels.retain(is_read);
-        facts.annotations = BTreeMap::new();
+        facts.annotations = Texts::default();
         facts.containers = Vec::new();
         facts.spec = None;
         facts.update = None;
@@ -99,6 +112,7 @@ impl Cached for Pod {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Key;
 
     #[test]
     fn a_pod_that_does_not_say_what_it_was_made_from_is_kept_with_its_spec() {

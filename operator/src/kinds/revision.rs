@@ -1,15 +1,15 @@
 //! ControllerRevisions of GameDeployments.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::template::PodTemplate;
 use planner::facts::object::{Metadata, OwnerReference};
 use planner::facts::revision::RevisionFacts;
+use planner::facts::text::Texts;
 
 use super::is_ours;
 use crate::allowance::weight_of;
-use crate::store::{Cached, Index, Key};
+use crate::store::{Cached, Index};
 
 /// The bytes that every revision needs, however short it is.
 const PER_REVISION: usize = 1024;
@@ -22,7 +22,7 @@ pub struct Revision {
     /// Its controller.
     pub controller: Option<OwnerReference>,
     /// Its labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Texts,
     /// Why its template is not kept.
     pub too_large: Option<String>,
     namespace: String,
@@ -42,8 +42,12 @@ impl Cached for Revision {
         Ok(Self { facts: Arc::new(facts), controller, labels, too_large: None, namespace, version, size })
     }
 
-    fn key(&self) -> Key {
-        Key { namespace: self.namespace.clone(), name: self.facts.name.clone() }
+    fn name(&self) -> &str {
+        &self.facts.name
+    }
+
+    fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     fn uid(&self) -> &str {
@@ -72,7 +76,7 @@ impl Cached for Revision {
     }
 
     fn cut(&mut self, why: String) {
-        self.labels = BTreeMap::new();
+        self.labels = Texts::default();
         Arc::make_mut(&mut self.facts).template = PodTemplate::default();
         self.size = 0;
         self.too_large = Some(why);

@@ -11,7 +11,7 @@ use planner::workload::{self, Observed, Seen, conditions};
 use serde::Serialize;
 
 use super::budget::Budget;
-use super::custom::{Custom, OurKind, controller, object_changed, owner, path};
+use super::custom::{Custom, OurKind, controller, generation, object_changed, owner, path};
 use super::pod::Pod;
 use super::revision::Revision;
 use crate::caches::Caches;
@@ -101,7 +101,7 @@ impl<K: Workload> Workloads<K> {
     /// The owner of a dependent object, if it is of this kind.
     fn owner_of(namespace: &str, owner: Option<&OwnerReference>) -> Option<Key> {
         let owner = owner.filter(|owner| owner.kind == <K as OurKind>::KIND)?;
-        Some(Key { namespace: namespace.to_owned(), name: owner.name.clone() })
+        Some(Key { namespace: namespace.to_owned(), name: owner.name.to_string() })
     }
 
     fn neighbours(&self, namespace: &str, is_concerned: impl Fn(&K) -> bool) -> Vec<Key> {
@@ -213,6 +213,10 @@ impl<K: Workload> Reconcile for Workloads<K> {
     const KIND: &'static str = <K as OurKind>::KIND;
     const REPORTER: &'static str = K::REPORTER;
     const HEEDS_REFUSALS: bool = true;
+
+    fn generation(&self, key: &Key) -> Option<(String, i64)> {
+        generation(&self.objects, key)
+    }
 
     fn pass(&self, key: &Key, known: &Known, now: Timestamp) -> Option<Pass<Self::Status>> {
         let observed = self.observe(key, known)?;

@@ -5,3 +5,4 @@ pub mod object;
 pub mod pdb;
 pub mod pod;
 pub mod revision;
+pub mod text;

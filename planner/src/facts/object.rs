@@ -1,10 +1,10 @@
 //! What every object has: its metadata and its controller.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
+
+use super::text::{Text, Texts};
 
 /// The metadata of an object, as far as it is read.
 #[derive(Debug, Clone, Deserialize)]
@@ -31,10 +31,10 @@ pub struct Metadata {
     pub deleting: bool,
     /// Its labels.
     #[serde(default)]
-    pub labels: BTreeMap<String, String>,
+    pub labels: Texts,
     /// Its annotations.
     #[serde(default)]
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Texts,
     /// Its controller.
     #[serde(default, rename = "ownerReferences", deserialize_with = "controller")]
     pub controller: Option<OwnerReference>,
@@ -45,13 +45,13 @@ pub struct Metadata {
 #[serde(rename_all = "camelCase")]
 pub struct OwnerReference {
     /// For example `apps/v1`.
-    pub api_version: String,
+    pub api_version: Text,
     /// For example `ReplicaSet`.
-    pub kind: String,
+    pub kind: Text,
     /// Its name.
-    pub name: String,
+    pub name: Text,
     /// Its uid.
-    pub uid: String,
+    pub uid: Text,
     /// Whether it is the controller.
     #[serde(default)]
     pub controller: bool,

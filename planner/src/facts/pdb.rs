@@ -46,7 +46,7 @@ impl PdbFacts {
         let facts = Self {
             name: metadata.name.clone(),
             uid: metadata.uid.clone(),
-            controller: metadata.controller.as_ref().map(|owner| owner.uid.clone()),
+            controller: metadata.controller.as_ref().map(|owner| owner.uid.to_string()),
             selector: spec.selector,
             is_closed: spec.min_available == Some(Value::from(protect::EVERY_POD))
                 && spec.unhealthy_pod_eviction_policy.is_none_or(|policy| policy != "AlwaysAllow"),

@@ -54,7 +54,7 @@ impl RevisionFacts {
         let facts = Self {
             name: metadata.name.clone(),
             uid: metadata.uid.clone(),
-            controller: metadata.controller.as_ref().map(|owner| owner.uid.clone()),
+            controller: metadata.controller.as_ref().map(|owner| owner.uid.to_string()),
             number: revision,
             template: data.spec.template,
             deleting: metadata.deleting,

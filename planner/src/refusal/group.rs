@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::CLOSED_AFTER;
 use super::fallout::{Subject, about, target, tried};
 use crate::facts::pod::PodFacts;
+use crate::facts::text::Texts;
 use crate::plan::{Action, PatchReason, PodPatch};
 
 /// The longest time between two tries of a group.
@@ -34,7 +35,7 @@ pub(super) struct Member {
     /// A dry run has passed: the write may be tried.
     pub(super) passed: bool,
     /// Labels and annotations of the pod when it was refused. If they change, the write may get another answer.
-    pub(super) seen: Option<(BTreeMap<String, String>, BTreeMap<String, String>)>,
+    pub(super) seen: Option<(Texts, Texts)>,
 }
 
 impl Member {
@@ -137,9 +138,11 @@ impl Group {
 }
 
 /// Labels and annotations that are not ours to write.
-fn foreign_metadata(pod: &PodFacts) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
-    let keep = |all: &BTreeMap<String, String>, ours: &[&str]| {
-        all.iter().filter(|(key, _)| !ours.contains(&key.as_str())).map(|(key, value)| (key.clone(), value.clone())).collect()
+fn foreign_metadata(pod: &PodFacts) -> (Texts, Texts) {
+    let keep = |all: &Texts, ours: &[&str]| {
+        let mut all = all.clone();
+        all.retain(|key, _| !ours.contains(&key));
+        all
     };
     (keep(&pod.labels, &[REVISION_LABEL, PROTECTED_LABEL]), keep(&pod.annotations, &[DELETING_ANNOTATION, ASKED_ANNOTATION]))
 }

@@ -12,6 +12,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::facts::pod::PodFacts;
+use crate::facts::text::Text;
 
 /// The message for an approval that does not count.
 pub const OTHER_QUESTION: &str = "it approved another question than the one on the mark of the pod, so its approval does not count";
@@ -69,5 +70,5 @@ pub fn answers_mark(pod: &PodFacts, question: &HookRunSpec) -> bool {
 }
 
 fn asked(pod: &PodFacts) -> Option<&str> {
-    pod.annotations.get(ASKED_ANNOTATION).map(String::as_str)
+    pod.annotations.get(ASKED_ANNOTATION).map(Text::as_str)
 }

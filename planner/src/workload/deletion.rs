@@ -50,9 +50,10 @@ pub(super) fn decide<K: Kind>(before: &K::Status, view: &View) -> Plan<K::Status
     // A pod that waits for its hook stays protected.
     let guards = if staying.is_empty() { vec![protection.let_go()] } else { protection.put_up() };
     let mut holds = gates.waits();
-    let writes = gates.writes(&view.ours);
+    let writes = gates.writes(&view.ours, &view.seen.pods);
     let Gates { waiting, wake, .. } = gates;
-    let steps = vec![writes.voids, writes.unmarks, writes.skips, deletions, writes.marks, writes.questions, writes.resets];
+    let steps =
+        vec![writes.voids, writes.unmarks, writes.skips, deletions, writes.marks, writes.questions, writes.resets, writes.leftovers];
     let steps = [steps, guards].concat();
     holds.extend(refusals.holds(&held, &steps, &[]));
     let mut plan = plan(steps, told(&waiting, &holds));

@@ -10,9 +10,10 @@ use crate::facts::pod::PodFacts;
 use crate::plan::{Action, DeleteReason};
 use crate::refusal::{Held, Wanted};
 
-/// The most pods that one plan deletes, and the most that it creates: the next plan is decided from fresh facts, so
-/// that a pause or a rollback takes effect soon.
+/// The most pods that one plan deletes or changes: the next plan is decided from fresh facts.
 pub(super) const MAX_MOVES: usize = 500;
+/// The most pods that one plan creates.
+pub(super) const MAX_CREATIONS: usize = 5_000;
 
 /// Pods that remain, how many of them are available, and what is decided so far.
 #[derive(Debug)]

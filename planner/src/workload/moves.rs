@@ -9,7 +9,7 @@ use super::Kind;
 use super::gate::{self, Gates, Waiting};
 use super::index;
 use super::inplace::changes::Changes;
-use super::ledger::{Ledger, MAX_MOVES};
+use super::ledger::{Ledger, MAX_CREATIONS, MAX_MOVES};
 use super::view::{Group, Target, View};
 use crate::facts::pod::PodFacts;
 use crate::hold::Hold;
@@ -64,7 +64,7 @@ impl<'s> Moves<'s> {
         ledger.upkeep();
         let holds = ledger.holds(waiting);
         let Ledger { deletions, changes, mut gates, held, missing: missing_revisions, .. } = ledger;
-        let writes = gates.writes(&view.ours);
+        let writes = gates.writes(&view.ours, &view.seen.pods);
         let Gates { waiting, wake, .. } = gates;
         let is_idle = changes.is_empty() && [&missing, &deletions, &successors, &ended].iter().all(|actions| actions.is_empty());
         let notes = changes.notes.clone();
@@ -114,7 +114,7 @@ impl Ledger<'_, '_> {
         for (target, count) in [(&view.current, from_current), (&view.update, missing - from_current)] {
             let admitted = view.refusals.creations(&target.name, view.now);
             self.missing.extend((count > 0 && admitted.is_some()).then_some(target.name.as_str()));
-            let count = count.min(MAX_MOVES - creations.len()).min(admitted.unwrap_or(usize::MAX));
+            let count = count.min(MAX_CREATIONS - creations.len()).min(admitted.unwrap_or(usize::MAX));
             creations.append(&mut self.pods_of::<K>(target, count, &mut taken));
         }
         self.number(creations)

@@ -22,7 +22,7 @@ impl View<'_> {
         }
         let cordoned: Vec<_> = self.placed.iter().filter(|pod| self.is_on_cordoned_node(pod)).collect();
         let node = cordoned.iter().filter_map(|pod| pod.node.clone()).min();
-        let cordoned = node.map(|node| Hold::Cordoned { pods: cordoned.len(), node });
+        let cordoned = node.map(|node| Hold::Cordoned { pods: cordoned.len(), node: node.to_string() });
         let rival = self.protection().rival(&self.workload.template.labels());
         cordoned.into_iter().chain(rival.map(|name| Hold::OtherBudget { name: name.to_owned() })).collect()
     }

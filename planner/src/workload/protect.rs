@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::facts::pdb::PdbFacts;
 use crate::facts::pod::PodFacts;
+use crate::facts::text::Text;
 use crate::plan::{Action, PatchReason, PodPart, PodPatch};
 
 /// `minAvailable` of the PodDisruptionBudget, which no number of pods reaches: no eviction is allowed. With
@@ -109,7 +110,7 @@ impl<'a> Facts<'a> {
 /// The uid of the workload that protects the pod: only its operator may delete the pod.
 #[must_use]
 pub fn protector(pod: &PodFacts) -> Option<&str> {
-    pod.labels.get(PROTECTED_LABEL).map(String::as_str)
+    pod.labels.get(PROTECTED_LABEL).map(Text::as_str)
 }
 
 /// The selector of the protected pods of a workload.

@@ -1,5 +1,6 @@
 //! The order of the writes, and the reason for it.
 
+use super::ledger::MAX_MOVES;
 use super::moves::Moves;
 use super::revision;
 use super::view::{Group, View};
@@ -15,7 +16,7 @@ pub(super) fn of(view: &View, moves: &mut Moves) -> Vec<Vec<Action>> {
     let [missing, deletions, successors, ended] =
         [&mut moves.missing, &mut moves.deletions, &mut moves.successors, &mut moves.ended].map(std::mem::take);
     let one = |step: Vec<Action>| vec![step];
-    let order: [Vec<Vec<Action>>; 17] = [
+    let order: [Vec<Vec<Action>>; 18] = [
         one(gates.voids),                   // an approval that is not needed any more is deleted before its pod is touched
         one(gates.unmarks),                 // and so is the mark of a pod that stays
         one(view.adoptions.clone()),        // only pods and revisions that the workload controls are changed
@@ -32,7 +33,8 @@ pub(super) fn of(view: &View, moves: &mut Moves) -> Vec<Vec<Action>> {
         one(gates.questions),               // before its hook is asked
         one(gates.resets),                  // `retry` is reset once its question is asked
         one(ended),                         // ended pods do not count any more
-        one(view.canary.leftovers.clone()), // and neither do HookRuns of earlier steps
+        one(gates.leftovers),               // nor do HookRuns about pods that are gone
+        one(view.canary.leftovers.clone()), // or about earlier steps
     ];
     order.into_iter().flatten().collect()
 }
@@ -44,6 +46,13 @@ pub(super) fn admitted(view: &View, writes: Vec<Vec<Action>>, tidy: [Vec<Action>
     write_workload_once(&mut steps);
     steps.extend(tidy);
     steps.retain(|step| !step.is_empty());
+    let fills_gaps = |step: &Vec<Action>| step.iter().all(Action::fills_a_gap);
+    // Whatever follows does not wait for thousands of pods.
+    if let Some(place) = steps.iter().position(fills_gaps).filter(|place| place + 1 < steps.len())
+        && let Some(missing) = steps.get_mut(place)
+    {
+        missing.truncate(MAX_MOVES);
+    }
     steps
 }
 

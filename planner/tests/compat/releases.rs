@@ -188,7 +188,7 @@ fn pods_of_a_release_are_what_their_revisions_say() {
                 let revision = observed.seen.revisions.iter().find(|revision| Some(&*revision.name) == pod.revision()).unwrap();
                 let new = NewPod {
                     name: pod.name.clone(),
-                    id: pod.labels[INSTANCE_ID_LABEL].clone(),
+                    id: pod.labels[INSTANCE_ID_LABEL].to_string(),
                     revision: revision.name.clone(),
                     template: revision.template.clone(),
                     gated: pod.gate != Gate::Absent,

@@ -136,12 +136,12 @@ impl Cluster {
     pub(crate) fn is_lost(&self, pod: &PodFacts) -> bool {
         let Some(node) = &pod.node else { return false };
         let is_over = |since: &Timestamp| self.now.duration_since(*since).as_secs() >= 300 && !self.is_braked();
-        self.gone.contains(node) || self.lost.get(node).is_some_and(is_over)
+        self.gone.contains(&**node) || self.lost.get(&**node).is_some_and(is_over)
     }
 
     /// Whether the node of a pod answers.
     pub(crate) fn answers(&self, pod: &PodFacts) -> bool {
-        !pod.node.as_ref().is_some_and(|node| self.lost.contains_key(node) || self.gone.contains(node))
+        !pod.node.as_ref().is_some_and(|node| self.lost.contains_key(&**node) || self.gone.contains(&**node))
     }
 
     /// A node does not answer any more: its pods are not ready, and stay as they are until it is back.

@@ -221,7 +221,7 @@ impl<S: Subject> World<S> {
     /// Pods on a revision that are there to stay.
     pub(crate) fn on_revision(&self, revision: &str, leaving: &BTreeSet<String>) -> usize {
         let workload = self.object.workload();
-        let is_cordoned = |pod: &PodFacts| pod.node.as_ref().is_some_and(|node| self.cluster.cordoned.contains(node));
+        let is_cordoned = |pod: &PodFacts| pod.node.as_ref().is_some_and(|node| self.cluster.cordoned.contains(&**node));
         let named = |pod: &PodFacts| {
             workload.pods_to_delete.contains(&pod.name) || self.protects() && (is_cordoned(pod) || self.cluster.is_lost(pod))
         };

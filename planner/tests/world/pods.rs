@@ -1,10 +1,9 @@
 //! Pods as the API server makes and changes them, and as a node runs them.
 
-use std::collections::BTreeMap;
-
 use api::names::{INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION, READINESS_GATE};
 use jiff::Timestamp;
 use planner::facts::pod::{Container, Gate, Phase, PodFacts};
+use planner::facts::text::{Text, Texts};
 use planner::plan::PodPatch;
 use planner::workload::inplace::Update;
 use serde_json::{Value, json};
@@ -13,8 +12,8 @@ use serde_json::{Value, json};
 pub(crate) fn pod(name: &str, version: u64, body: &Value, now: Timestamp) -> PodFacts {
     let texts = |part: &str| serde_json::from_value(body["metadata"][part].clone()).unwrap_or_default();
     let container = |one: &Value| Container {
-        name: one["name"].as_str().unwrap_or_default().to_owned(),
-        image: one["image"].as_str().unwrap_or_default().to_owned(),
+        name: one["name"].as_str().unwrap_or_default().into(),
+        image: one["image"].as_str().unwrap_or_default().into(),
         ..Container::default()
     };
     let gated = body["spec"]["readinessGates"].as_array().is_some_and(|gates| gates.contains(&json!({ "conditionType": READINESS_GATE })));
@@ -31,7 +30,7 @@ pub(crate) fn pod(name: &str, version: u64, body: &Value, now: Timestamp) -> Pod
         ready_since: None,
         node: None,
         ip: String::new(),
-        host_ip: String::new(),
+        host_ip: Text::default(),
         restarts: 0,
         deletion_cost: 0,
         trouble: None,
@@ -67,14 +66,14 @@ pub(super) fn patch(pod: &mut PodFacts, change: &PodPatch) {
     for wanted in body["spec"]["containers"].as_array().into_iter().flatten() {
         let container = pod.containers.iter_mut().find(|container| wanted["name"] == container.name.as_str()).unwrap();
         if let Some(image) = wanted["image"].as_str() {
-            image.clone_into(&mut container.image);
+            container.image = image.into();
         }
     }
 }
 
-fn set(texts: &mut BTreeMap<String, String>, key: &str, value: &Value) {
+fn set(texts: &mut Texts, key: &str, value: &Value) {
     match value.as_str() {
-        Some(text) => drop(texts.insert(key.to_owned(), text.to_owned())),
+        Some(text) => drop(texts.insert(key, text)),
         None => drop(texts.remove(key)),
     }
 }
@@ -82,7 +81,7 @@ fn set(texts: &mut BTreeMap<String, String>, key: &str, value: &Value) {
 /// The kubelet has caught up: containers run the images of the spec, and the pod is ready if its readiness gate allows it.
 pub(crate) fn make_ready(pod: &mut PodFacts, now: Timestamp) {
     let node = pod.name.bytes().map(u64::from).sum::<u64>() % 3;
-    pod.node = Some(format!("node-{node}"));
+    pod.node = Some(format!("node-{node}").into());
     pod.phase = Phase::Running;
     pod.trouble = None;
     for container in &mut pod.containers {
@@ -97,7 +96,7 @@ pub(crate) fn make_ready(pod: &mut PodFacts, now: Timestamp) {
             container.started = Some(now);
         }
         container.actual_image.clone_from(&container.image);
-        container.image_id = format!("sha256:{}", container.image);
+        container.image_id = format!("sha256:{}", container.image).into();
         container.running = true;
         container.ready = true;
     }

@@ -2,13 +2,13 @@
 
 mod read;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::names::REVISION_LABEL;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::facts::text::{Text, Texts};
 use crate::workload::inplace::{Progress, Update};
 
 /// A pod as decisions see it.
@@ -23,7 +23,7 @@ pub struct PodFacts {
     /// The version of the object that these facts are from.
     pub resource_version: u64,
     /// Its labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Texts,
     /// The uid of its controller.
     pub controller: Option<String>,
     /// When it was created.
@@ -35,13 +35,13 @@ pub struct PodFacts {
     /// Since when it is ready.
     pub ready_since: Option<Timestamp>,
     /// The name of its node, once it is scheduled.
-    pub node: Option<String>,
+    pub node: Option<Text>,
     /// Its address; empty as long as it has none.
     #[serde(default)]
     pub ip: String,
     /// The address of its node.
     #[serde(default)]
-    pub host_ip: String,
+    pub host_ip: Text,
     /// The highest restart count of its containers.
     pub restarts: i32,
     /// `controller.kubernetes.io/pod-deletion-cost`.
@@ -49,7 +49,7 @@ pub struct PodFacts {
     /// The reason that Kubernetes reports for it not being ready (ImagePullBackOff, Unschedulable, …).
     pub trouble: Option<String>,
     /// Its annotations, except those of an in-place update.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Texts,
     /// The operator's readiness gate.
     pub gate: Gate,
     /// Its containers, in the order of its spec.
@@ -84,17 +84,17 @@ pub enum Gate {
 #[serde(default)]
 pub struct Container {
     /// Its name.
-    pub name: String,
+    pub name: Text,
     /// The image that it should run.
-    pub image: String,
+    pub image: Text,
     /// What its requests and limits should be.
     pub resources: Resources,
     /// Its requests and limits, as its node reports them.
     pub actual_resources: Option<Resources>,
     /// The image that it runs, as its node reports it.
-    pub actual_image: String,
+    pub actual_image: Text,
     /// The digest of that image.
-    pub image_id: String,
+    pub image_id: Text,
     /// Whether it runs.
     pub running: bool,
     /// Whether it is ready.
@@ -106,7 +106,7 @@ pub struct Container {
 }
 
 /// Requests and limits: `requests.cpu`, `limits.memory`, …
-pub type Resources = BTreeMap<String, String>;
+pub type Resources = Texts;
 
 /// The phase of a pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -128,7 +128,7 @@ impl PodFacts {
     /// The name of its revision.
     #[must_use]
     pub fn revision(&self) -> Option<&str> {
-        self.labels.get(REVISION_LABEL).map(String::as_str)
+        self.labels.get(REVISION_LABEL).map(Text::as_str)
     }
 
     /// Whether all its containers ended for good.

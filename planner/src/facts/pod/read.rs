@@ -1,15 +1,18 @@
 //! How a pod is read from the API server's JSON, without building more than what decisions need.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
 use api::names::{DELETION_COST_ANNOTATION, INPLACE_GRACE_ANNOTATION, INPLACE_STATE_ANNOTATION, READINESS_GATE};
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::{Container, Gate, Phase, PodFacts, Resources};
 use crate::facts::object::{Metadata, OwnerReference};
+use crate::facts::text::{Strings, Text, Texts};
 use crate::workload::inplace::Update;
 
 /// The longest reason that is kept, in characters.
@@ -21,19 +24,51 @@ const RESIZING: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
 /// The last applied object, which kubectl stores: long, and not needed here.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-#[derive(Deserialize)]
+#[derive(Default)]
 struct Wire {
-    metadata: Metadata,
-    #[serde(default)]
+    metadata: Option<Metadata>,
     spec: Spec,
-    #[serde(default)]
     status: Status,
+}
+
+/// Reads a pod; of one whose controller does not count only the metadata.
+struct OfWire<F>(F);
+
+impl<'de, F: Fn(&OwnerReference) -> bool> DeserializeSeed<'de> for OfWire<F> {
+    type Value = Wire;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Wire, D::Error> {
+        from.deserialize_map(self)
+    }
+}
+
+impl<'de, F: Fn(&OwnerReference) -> bool> Visitor<'de> for OfWire<F> {
+    type Value = Wire;
+
+    fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.write_str("a pod")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Wire, A::Error> {
+        let mut wire = Wire::default();
+        // The API server writes the metadata first.
+        let counts = |wire: &Wire| wire.metadata.as_ref().and_then(|read| read.controller.as_ref()).is_none_or(&self.0);
+        while let Some(key) = map.next_key::<Cow<str>>()? {
+            match &*key {
+                "metadata" => wire.metadata = Some(map.next_value()?),
+                "spec" if counts(&wire) => wire.spec = map.next_value()?,
+                "status" if counts(&wire) => wire.status = map.next_value()?,
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(wire)
+    }
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Spec {
-    node_name: Option<String>,
+    node_name: Option<Text>,
     readiness_gates: Vec<ReadinessGate>,
     containers: Vec<ContainerSpec>,
 }
@@ -46,9 +81,9 @@ struct ReadinessGate {
 
 #[derive(Deserialize)]
 struct ContainerSpec {
-    name: String,
+    name: Text,
     #[serde(default)]
-    image: String,
+    image: Text,
     #[serde(default)]
     resources: Amounts,
 }
@@ -57,14 +92,14 @@ struct ContainerSpec {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Amounts {
-    requests: BTreeMap<String, String>,
-    limits: BTreeMap<String, String>,
+    requests: Texts,
+    limits: Texts,
 }
 
 impl Amounts {
     fn flat(self) -> Resources {
-        let named = |kind: &'static str| move |(name, amount): (String, String)| (format!("{kind}.{name}"), amount);
-        self.requests.into_iter().map(named("requests")).chain(self.limits.into_iter().map(named("limits"))).collect()
+        let named = |kind: &'static str| move |(name, amount): (&Text, &Text)| (format!("{kind}.{name}"), amount.clone());
+        self.requests.iter().map(named("requests")).chain(self.limits.iter().map(named("limits"))).collect()
     }
 }
 
@@ -75,7 +110,7 @@ struct Status {
     #[serde(rename = "podIP")]
     pod_ip: String,
     #[serde(rename = "hostIP")]
-    host_ip: String,
+    host_ip: Text,
     reason: Option<String>,
     observed_generation: Option<i64>,
     conditions: Vec<Condition>,
@@ -98,10 +133,10 @@ struct Condition {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ContainerStatus {
-    name: String,
-    image: String,
+    name: Text,
+    image: Text,
     #[serde(rename = "imageID")]
-    image_id: String,
+    image_id: Text,
     ready: bool,
     restart_count: i32,
     state: State,
@@ -130,7 +165,15 @@ struct Waiting {
 impl PodFacts {
     /// Reads a pod from the API server's JSON; also its controller.
     pub fn read(json: &str) -> Result<(Self, Option<OwnerReference>), serde_json::Error> {
-        let Wire { metadata: mut meta, spec, status } = serde_json::from_str(json)?;
+        Self::read_of(json, |_| true)
+    }
+
+    /// The same, but if the pod has a controller that does not count, nothing except its metadata.
+    pub fn read_of(json: &str, counts: impl Fn(&OwnerReference) -> bool) -> Result<(Self, Option<OwnerReference>), serde_json::Error> {
+        let mut from = serde_json::Deserializer::from_str(json);
+        let Wire { metadata, spec, status } = OfWire(counts).deserialize(&mut from)?;
+        from.end()?;
+        let mut meta = metadata.ok_or_else(|| serde_json::Error::missing_field("metadata"))?;
         let ready = status.conditions.iter().find(|condition| condition.kind == "Ready" && condition.status == "True");
         let ready_since = ready.map(|ready| ready.last_transition_time.unwrap_or(meta.creation_timestamp));
         let resizing = status.conditions.iter().find(|condition| RESIZING.contains(&condition.kind.as_str()) && condition.status == "True");
@@ -147,7 +190,7 @@ impl PodFacts {
             uid: meta.uid,
             resource_version: meta.version,
             labels: meta.labels,
-            controller: meta.controller.as_ref().map(|owner| owner.uid.clone()),
+            controller: meta.controller.as_ref().map(|owner| owner.uid.to_string()),
             created: meta.creation_timestamp,
             deleting: meta.deleting,
             node: spec.node_name.filter(|node| !node.is_empty()),
@@ -163,6 +206,24 @@ impl PodFacts {
             containers: containers(spec.containers, status.container_statuses),
         };
         Ok((facts, meta.controller))
+    }
+
+    /// Replaces strings by those that other pods have.
+    pub fn share(&mut self, strings: &mut Strings) {
+        strings.share_all(&mut self.labels);
+        strings.share_all(&mut self.annotations);
+        for text in self.node.iter_mut().chain([&mut self.host_ip]) {
+            strings.share(text);
+        }
+        for container in &mut self.containers {
+            let Container { name, image, actual_image, image_id, .. } = container;
+            [name, image, actual_image, image_id].into_iter().for_each(|text| strings.share(text));
+            strings.share_all(&mut container.resources);
+            container.actual_resources.iter_mut().for_each(|resources| strings.share_all(resources));
+        }
+        if let Some(update) = &mut self.update {
+            update.share(strings);
+        }
     }
 
     /// Reads the spec too, from the same JSON, if it is not too long: a pod without a revision is compared by its spec.
@@ -283,12 +344,28 @@ mod tests {
         assert_eq!(facts.gate, Gate::Up);
         let game = &facts.containers[1];
         assert_eq!((game.image.as_str(), game.actual_image.as_str(), game.running, game.restarts), ("game:2", "game:1", true, 1));
-        assert_eq!(game.resources, Resources::from([("limits.cpu".to_owned(), "1".to_owned())]));
+        assert_eq!(game.resources, Resources::from([("limits.cpu", "1")]));
         assert_eq!(facts.update.as_ref().unwrap().state.as_ref().unwrap().revision, "game-1");
         assert!(!facts.annotations.contains_key(INPLACE_STATE_ANNOTATION));
         assert_eq!(facts.ready_since, Some("2026-11-15T10:00:09Z".parse().unwrap()));
         let controller = controller.unwrap();
         assert_eq!((controller.kind.as_str(), controller.name.as_str(), controller.uid.as_str()), ("GameDeployment", "game", "o"));
+    }
+
+    #[test]
+    fn of_a_pod_of_another_controller_only_the_metadata_is_read() {
+        let owner = |kind: &str| format!(r#"[{{"apiVersion":"v1","kind":"{kind}","name":"n","uid":"o","controller":true}}]"#);
+        let of = |kind: &str| {
+            let metadata = format!(r#"{{"name":"p","uid":"u","resourceVersion":"1","ownerReferences":{}}}"#, owner(kind));
+            let json = format!(
+                r#"{{"kind":"Pod","metadata":{metadata},"spec":{{"nodeName":"n","containers":[]}},"status":{{"phase":"Running"}}}}"#
+            );
+            let (facts, controller) = PodFacts::read_of(&json, |owner| owner.kind == "Ours").unwrap();
+            (facts.name, controller.is_some(), facts.node.is_some(), facts.phase)
+        };
+        assert_eq!(of("Ours"), ("p".to_owned(), true, true, Phase::Running));
+        assert_eq!(of("Other"), ("p".to_owned(), true, false, Phase::Pending));
+        assert!(PodFacts::read(r#"{"kind":"Pod"}"#).unwrap_err().to_string().contains("metadata"));
     }
 
     #[test]

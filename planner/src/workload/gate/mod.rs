@@ -28,6 +28,7 @@ use crate::hold::Hold;
 use crate::plan::{Action, DeleteReason, NewHookRun, PatchReason, PodPart, PodPatch};
 use crate::refusal::Refusals;
 use crate::workload::approval;
+use crate::workload::ledger::MAX_MOVES;
 
 /// The most questions that one plan asks.
 const MAX_QUESTIONS: usize = 500;
@@ -111,6 +112,8 @@ pub struct Gates<'a> {
 pub struct Writes {
     /// Runs whose question is no longer asked are deleted.
     pub voids: Vec<Action>,
+    /// Those whose pod is gone or being deleted: they mean nothing any more.
+    pub leftovers: Vec<Action>,
     /// Pods that stay after all lose their mark.
     pub unmarks: Vec<Action>,
     /// Events about skipped hooks.
@@ -292,9 +295,9 @@ impl<'a> Gates<'a> {
         true
     }
 
-    /// What to write, once everything has been decided. `pods` are all that the workload has.
+    /// What to write, once everything has been decided. `pods` are all that the workload has, `seen` also those that it releases.
     #[must_use]
-    pub fn writes(&mut self, pods: &[Arc<PodFacts>]) -> Writes {
+    pub fn writes(&mut self, pods: &[Arc<PodFacts>], seen: &[Arc<PodFacts>]) -> Writes {
         let is_cut = self.is_cut;
         let is_void = |asked: &&Asked| !is_cut && !self.kept.contains(asked.name());
         let void = |asked: &Asked| Action::DeleteHookRun {
@@ -302,7 +305,13 @@ impl<'a> Gates<'a> {
             uid: asked.run.metadata.uid.clone().unwrap_or_default(),
             pod: label(asked.run, RUN_POD_UID_LABEL).map(str::to_owned),
         };
-        let voids = self.runs.values().flatten().filter(is_void).map(void).collect();
+        let asked_about = |pod: &Arc<PodFacts>| self.runs.get_key_value(pod.uid.as_str()).map(|(uid, _)| *uid);
+        let there: BTreeSet<&str> = seen.iter().filter(|pod| !pod.deleting).filter_map(asked_about).collect();
+        let (of_pods, others): (Vec<_>, Vec<_>) = self.runs.iter().partition(|(uid, _)| there.contains(**uid));
+        let [mut voids, mut leftovers]: [Vec<Action>; 2] =
+            [of_pods, others].map(|runs| runs.into_iter().flat_map(|(_, runs)| runs).filter(is_void).map(void).collect());
+        // However busy the workload is, they do not pile up.
+        voids.extend(leftovers.split_off(leftovers.len().min(MAX_MOVES)));
         let marks = std::mem::take(&mut self.marks);
         let is_spared = |pod: &&Arc<PodFacts>| !is_cut && is_marked(pod) && pod.is_active() && !self.leaving.contains(&pod.uid);
         let unmarks = pods.iter().filter(is_spared).map(|pod| mark(pod, None)).collect();
@@ -310,7 +319,7 @@ impl<'a> Gates<'a> {
         let reset = |hook: &Hook| Action::ResetRetry { field: hook.place.field().to_owned(), version: version.to_owned() };
         let resets = self.facts.hooks.iter().flatten().filter(|hook| hook.retry).map(reset).take(1).collect();
         let (skips, questions) = (std::mem::take(&mut self.skips), std::mem::take(&mut self.questions));
-        Writes { voids, unmarks, skips, marks, questions, resets }
+        Writes { voids, leftovers, unmarks, skips, marks, questions, resets }
     }
 
     /// Holds about pods that wait, one for each hook.

@@ -12,6 +12,7 @@ use api::tkex::{HookArgument, HookRunSpec, HookTemplate};
 
 use super::place::{Hook, Intent};
 use crate::facts::pod::PodFacts;
+use crate::facts::text::Text;
 use crate::hash::fnv_1a_64;
 use crate::hookrun;
 
@@ -40,7 +41,7 @@ pub(super) fn question(templates: &[Arc<HookTemplate>], hook: &Hook, pod: &PodFa
 }
 
 fn instance(pod: &PodFacts) -> &str {
-    pod.labels.get(INSTANCE_ID_LABEL).map_or(pod.name.as_str(), String::as_str)
+    pod.labels.get(INSTANCE_ID_LABEL).map_or(pod.name.as_str(), Text::as_str)
 }
 
 /// The labels of a run.
@@ -90,7 +91,7 @@ pub(crate) fn run_name(prefix: &str, whole: String) -> String {
 /// Arguments that every hook about a pod gets.
 fn given(pod: &PodFacts, changed: &[String]) -> Vec<HookArgument> {
     let argument = |name: String, value: &str| HookArgument { name, value: Some(value.to_owned()) };
-    let plain = [("PodName", &pod.name), ("PodNamespace", &pod.namespace), ("PodIP", &pod.ip), ("HostIP", &pod.host_ip)];
+    let plain = [("PodName", &*pod.name), ("PodNamespace", &pod.namespace), ("PodIP", &pod.ip), ("HostIP", &pod.host_ip)];
     let containers =
         pod.containers.iter().enumerate().map(|(place, container)| argument(format!("PodContainer[{place}]"), &container.name));
     let changed = changed.iter().enumerate().map(|(place, name)| argument(format!("ModifiedContainer[{place}]"), name));

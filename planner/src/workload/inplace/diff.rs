@@ -6,6 +6,7 @@ use api::template::TemplateMetadata;
 use serde_json::{Map, Value, json};
 
 use crate::facts::pod::{PodFacts, Resources};
+use crate::facts::text::{Text, Texts};
 use crate::quantity;
 use crate::workload::revision::canonical;
 
@@ -210,14 +211,14 @@ pub fn difference<'t>(
         let is_new = |image: &&str| {
             before.and_then(|before| before.get("image")).is_none_or(|before| before != *image) && asked.is_none_or(|asked| asked != *image)
         };
-        if let Some(image) = wanted.get("image").and_then(Value::as_str).filter(|image| *image != container.image).filter(is_new) {
+        if let Some(image) = wanted.get("image").and_then(Value::as_str).filter(|image| container.image != *image).filter(is_new) {
             difference.images.push((name.to_owned(), image.to_owned()));
         }
         let (resources, before) = (whole(wanted.get("resources")), whole(before.and_then(|before| before.get("resources"))));
-        let differs = |amount: &String, found: Option<&String>| found.is_none_or(|found| !quantity::same(found, amount));
-        let changed: Vec<&String> = resources
+        let differs = |amount: &str, found: Option<&Text>| found.is_none_or(|found| !quantity::same(found, amount));
+        let changed: Vec<&Text> = resources
             .iter()
-            .filter(|(key, amount)| differs(amount, container.resources.get(*key)) && differs(amount, before.get(*key)))
+            .filter(|(key, amount)| differs(amount, container.resources.get(key)) && differs(amount, before.get(key)))
             .map(|(key, _)| key)
             .collect();
         if !changed.is_empty() {
@@ -247,7 +248,10 @@ fn whole(resources: Option<&Value>) -> Resources {
     let mut all = flat(resources);
     for name in ["cpu", "memory"] {
         if let Some(limit) = all.get(&format!("limits.{name}")).cloned() {
-            all.entry(format!("requests.{name}")).or_insert(limit);
+            let request = format!("requests.{name}");
+            if !all.contains_key(&request) {
+                all.insert(request, limit);
+            }
         }
     }
     all
@@ -255,7 +259,7 @@ fn whole(resources: Option<&Value>) -> Resources {
 
 /// Requests and limits in one map.
 fn flat(resources: Option<&Value>) -> Resources {
-    let mut all = Resources::new();
+    let mut all = Resources::default();
     for kind in ["requests", "limits"] {
         let amounts = resources.and_then(|resources| resources.get(kind)).and_then(Value::as_object);
         for (name, amount) in amounts.into_iter().flatten() {
@@ -267,7 +271,7 @@ fn flat(resources: Option<&Value>) -> Resources {
 }
 
 fn metadata<'t>(
-    found: &BTreeMap<String, String>,
+    found: &Texts,
     wanted: &BTreeMap<&str, &str>,
     known: impl Iterator<Item = (&'t String, &'t String)>,
 ) -> BTreeMap<String, Option<String>> {
@@ -278,7 +282,7 @@ fn metadata<'t>(
             changes.insert(key.clone(), None);
         }
     }
-    for (key, value) in wanted.iter().filter(|(key, value)| found.get(**key).is_none_or(|found| found != **value)) {
+    for (key, value) in wanted.iter().filter(|(key, value)| found.get(key).is_none_or(|found| found != *value)) {
         changes.insert((*key).to_owned(), Some((*value).to_owned()));
     }
     changes
@@ -355,7 +359,7 @@ mod tests {
             ] } })
         };
         let container =
-            |name: &str, image: &str| crate::facts::pod::Container { name: name.to_owned(), image: image.to_owned(), ..Default::default() };
+            |name: &str, image: &str| crate::facts::pod::Container { name: name.into(), image: image.into(), ..Default::default() };
         let mut pod: PodFacts = serde_json::from_value(json!({
             "name": "p", "namespace": "n", "uid": "u", "resource_version": 1, "labels": {}, "controller": null, "created": "2026-11-15T10:00:00Z",
             "deleting": false, "phase": "Running", "ready_since": null, "node": null, "restarts": 0, "deletion_cost": 0, "trouble": null,

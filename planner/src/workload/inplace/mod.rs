@@ -8,13 +8,12 @@ pub(super) mod changes;
 mod diff;
 mod patch;
 
-use std::collections::BTreeMap;
-
 use api::tkex::ContainerOrder;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::facts::pod::{Container, Gate, PodFacts};
+use crate::facts::text::{Few, Strings, Text, Texts};
 use crate::quantity;
 
 pub use diff::{Difference, difference, lowers_memory, obstacles, unlike};
@@ -34,18 +33,18 @@ pub struct Update {
 #[serde(rename_all = "camelCase", default)]
 pub struct State {
     /// The revision that the pod gets.
-    pub revision: String,
+    pub revision: Text,
     /// The revision that it had before.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub last_revision: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub last_revision: Text,
     /// Images that were asked for, by container, as long as other containers wait: an admission webhook may replace
     /// them.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub asked_images: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Few::is_empty")]
+    pub asked_images: Texts,
     /// When the change was made or announced.
     pub update_timestamp: Option<Timestamp>,
     /// Containers that are changed, by name.
-    pub last_container_statuses: BTreeMap<String, LastStatus>,
+    pub last_container_statuses: Few<LastStatus>,
     /// Whether requests or limits are changed too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub resized: bool,
@@ -59,8 +58,8 @@ pub struct State {
 #[serde(rename_all = "camelCase", default)]
 pub struct LastStatus {
     /// The digest of the image that ran; empty if it cannot tell whether the container has restarted.
-    #[serde(rename = "imageID", skip_serializing_if = "String::is_empty")]
-    pub image_id: String,
+    #[serde(rename = "imageID", skip_serializing_if = "str::is_empty")]
+    pub image_id: Text,
     /// How often it had been restarted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_count: Option<i32>,
@@ -71,9 +70,9 @@ pub struct LastStatus {
 #[serde(rename_all = "camelCase", default)]
 pub struct Pending {
     /// The revision that the pod gets.
-    pub revision: String,
+    pub revision: Text,
     /// Images to come, by container.
-    pub container_images: BTreeMap<String, String>,
+    pub container_images: Texts,
     /// How long the pod is out of its endpoints before the change, in seconds.
     pub grace_seconds: i64,
 }
@@ -104,6 +103,20 @@ impl Update {
         (update != Self::default()).then(|| Box::new(update))
     }
 
+    /// Replaces strings by those that other pods have.
+    pub fn share(&mut self, strings: &mut Strings) {
+        if let Some(state) = &mut self.state {
+            [&mut state.revision, &mut state.last_revision].into_iter().for_each(|text| strings.share(text));
+            strings.share_all(&mut state.asked_images);
+            strings.share_keys(&mut state.last_container_statuses);
+            state.last_container_statuses.values_mut().for_each(|last| strings.share(&mut last.image_id));
+        }
+        if let Some(pending) = &mut self.pending {
+            strings.share(&mut pending.revision);
+            strings.share_all(&mut pending.container_images);
+        }
+    }
+
     /// The progress of the pod's update.
     #[must_use]
     pub fn progress(&self, pod: &PodFacts) -> Progress {
@@ -132,7 +145,7 @@ impl Update {
     pub fn is_only_announced(&self, pod: &PodFacts) -> bool {
         let image = |name: &str| pod.containers.iter().find(|container| container.name == name).map(|container| &container.image);
         let is_asked = |name: &str| self.state.as_ref().is_some_and(|state| state.asked_images.contains_key(name));
-        let waits = |(name, wanted): (&String, &String)| image(name) != Some(wanted) && !is_asked(name);
+        let waits = |(name, wanted): (&Text, &Text)| image(name) != Some(wanted) && !is_asked(name);
         self.pending.as_ref().is_some_and(|pending| pending.container_images.iter().all(waits))
     }
 
@@ -205,8 +218,8 @@ fn is_unlike_its_spec(container: &Container) -> bool {
 impl Container {
     /// Whether its node reports the image that it should run.
     fn runs_its_image(&self) -> bool {
-        let digest = |text: &str| text.rsplit_once('@').map(|(_, digest)| digest.to_owned());
-        let pinned = digest(&self.image).is_some_and(|wanted| digest(&self.image_id).as_ref().or(Some(&self.image_id)) == Some(&wanted));
+        let found = self.image_id.rsplit_once('@').map_or(&*self.image_id, |(_, digest)| digest);
+        let pinned = self.image.rsplit_once('@').is_some_and(|(_, wanted)| wanted == found);
         pinned || is_same_image(&self.actual_image, &self.image)
     }
 }
@@ -273,12 +286,12 @@ mod tests {
 
     fn state(last: LastStatus) -> State {
         let update_timestamp = Some("2026-11-15T10:00:00Z".parse().unwrap());
-        let last_container_statuses = BTreeMap::from([("game".to_owned(), last)]);
-        State { revision: "game-2".to_owned(), update_timestamp, last_container_statuses, ..State::default() }
+        let last_container_statuses = [("game", last)].into();
+        State { revision: "game-2".into(), update_timestamp, last_container_statuses, ..State::default() }
     }
 
     fn runs(image: &str, actual: &str, image_id: &str, restarts: i32) -> Container {
-        let text = str::to_owned;
+        let text = Text::from;
         Container {
             name: text("game"),
             image: text(image),
@@ -291,7 +304,7 @@ mod tests {
     }
 
     fn was(image_id: &str, restarts: i32) -> LastStatus {
-        LastStatus { image_id: image_id.to_owned(), restart_count: Some(restarts) }
+        LastStatus { image_id: image_id.into(), restart_count: Some(restarts) }
     }
 
     #[test]
@@ -344,16 +357,16 @@ mod tests {
     }
 
     fn named(name: &str, container: Container) -> Container {
-        Container { name: name.to_owned(), ..container }
+        Container { name: name.into(), ..container }
     }
 
     /// A pod with two containers, of which the first gets another image and the second waits for it.
     fn half_way(first: Container) -> PodFacts {
         let mut pod = pod(Container::default(), Gate::Down("2026-11-15T10:01:00Z".parse().unwrap()));
         pod.containers = vec![named("first", first), named("second", runs("side:1", "side:1", "b", 0))];
-        let last = BTreeMap::from([("first".to_owned(), was("a", 0)), ("second".to_owned(), was("b", 0))]);
-        let container_images = ["first", "second"].map(|name| (name.to_owned(), "game:2".to_owned())).into();
-        let pending = Pending { revision: "game-2".to_owned(), container_images, grace_seconds: 0 };
+        let last = [("first", was("a", 0)), ("second", was("b", 0))].into();
+        let container_images = ["first", "second"].map(|name| (name, "game:2")).into();
+        let pending = Pending { revision: "game-2".into(), container_images, grace_seconds: 0 };
         let before = State { last_container_statuses: last, ..state(LastStatus::default()) };
         pod.update = Some(Box::new(Update { state: Some(before), pending: Some(pending) }));
         pod
@@ -387,7 +400,7 @@ mod tests {
         let images = announce(&mut pod, "game-1", &[("first", "game:1")]);
         let difference = Difference { images: images.clone(), ..Difference::default() };
         let made = written(&restart(&pod, &difference, &images, "2026-11-15T10:02:00Z".parse().unwrap()));
-        pod.containers[0].image = "game:1".to_owned();
+        pod.containers[0].image = "game:1".into();
         assert!(made.is_done(&pod), "{made:?}");
     }
 
@@ -430,7 +443,7 @@ mod tests {
         assert!(announced.pointer("/spec").is_none() && announced.pointer("/status").is_none(), "{announced}");
         let pending = announced.pointer("/metadata/annotations/inplace-update-grace").and_then(|text| text.as_str()).unwrap();
         let pending: Pending = serde_json::from_str(pending).unwrap();
-        assert_eq!((pending.grace_seconds, pending.container_images.len()), (0, 2));
+        assert_eq!((pending.grace_seconds, pending.container_images.iter().count()), (0, 2));
     }
 
     #[test]

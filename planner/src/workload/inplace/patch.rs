@@ -10,7 +10,8 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::{Difference, LastStatus, Pending, State};
-use crate::facts::pod::{Container, Gate, PodFacts};
+use crate::facts::pod::{Container, Gate, PodFacts, Resources};
+use crate::facts::text::{Few, Text, Texts};
 use crate::plan::{PatchReason, PodPart, PodPatch};
 
 /// Timestamps as Kubernetes writes them: whole seconds.
@@ -66,14 +67,14 @@ fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp
             None => !state.resized,
         })
     };
-    let mut last = BTreeMap::new();
+    let mut last = Few::default();
     for container in &pod.containers {
         let changed = difference.images.iter().any(|(name, _)| *name == container.name) || restarts_by_resize(difference, &container.name);
         let still = before.is_some_and(|state| is_made(state, container) && !state.has_taken_effect(pod, container))
             || before.is_none() && is_patched_unseen(pod, container);
         let status = match (changed, still) {
             // It has to restart once more than the earlier change already requires.
-            (true, true) => LastStatus { image_id: String::new(), restart_count: Some(container.restarts.saturating_add(1)) },
+            (true, true) => LastStatus { image_id: Text::default(), restart_count: Some(container.restarts.saturating_add(1)) },
             (true, false) => LastStatus { image_id: container.image_id.clone(), restart_count: Some(container.restarts) },
             (false, true) => before.and_then(|state| state.last_container_statuses.get(&container.name)).cloned().unwrap_or_default(),
             (false, false) => continue,
@@ -82,9 +83,9 @@ fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp
     }
     let resized = !difference.resources.is_empty();
     State {
-        revision: revision.to_owned(),
+        revision: revision.into(),
         last_revision: previous_revision(pod),
-        asked_images: BTreeMap::new(),
+        asked_images: Texts::default(),
         update_timestamp: Some(written(now)),
         last_container_statuses: last,
         resized,
@@ -94,11 +95,11 @@ fn state(pod: &PodFacts, revision: &str, difference: &Difference, now: Timestamp
 
 /// The revision that a pod has before a change. A pod whose earlier change was only announced still has the one before
 /// that; a pod with a part of a change follows none.
-fn previous_revision(pod: &PodFacts) -> String {
-    let label = || pod.revision().unwrap_or_default().to_owned();
+fn previous_revision(pod: &PodFacts) -> Text {
+    let label = || pod.revision().unwrap_or_default().into();
     let Some(update) = pod.update.as_deref().filter(|update| update.pending.is_some()) else { return label() };
     if !update.is_only_announced(pod) {
-        return String::new();
+        return Text::default();
     }
     update.state.as_ref().map_or_else(label, |state| state.last_revision.clone())
 }
@@ -130,7 +131,7 @@ pub fn start(pod: &PodFacts, revision: &str, difference: &Difference, terms: Ter
     if restarts && (pod.gate != Gate::Absent || terms.in_turn) {
         let container_images = difference.images.iter().cloned().collect();
         let grace_seconds = if pod.gate == Gate::Absent { 0 } else { terms.grace };
-        let pending = Pending { revision: revision.to_owned(), container_images, grace_seconds };
+        let pending = Pending { revision: revision.into(), container_images, grace_seconds };
         annotations.insert(INPLACE_STATE_ANNOTATION.to_owned(), text(&state));
         annotations.insert(INPLACE_GRACE_ANNOTATION.to_owned(), text(&pending));
         // A pod that is out of its endpoints already continues its grace period.
@@ -192,9 +193,11 @@ pub fn restart(pod: &PodFacts, difference: &Difference, now_due: &[(String, Stri
             let last = LastStatus { image_id: container.image_id.clone(), restart_count: Some(container.restarts) };
             state.last_container_statuses.insert(container.name.clone(), last);
         }
-        state.asked_images.extend(now_due.iter().cloned());
+        for (name, image) in now_due.iter().filter(|_| !is_last) {
+            state.asked_images.insert(&**name, &**image);
+        }
         if is_last {
-            state.asked_images.clear();
+            state.asked_images = Texts::default();
         }
         annotations.insert(INPLACE_STATE_ANNOTATION.to_owned(), text(&state));
     }
@@ -227,7 +230,7 @@ pub fn take_back(pod: &PodFacts, now: Timestamp) -> Option<PodPatch> {
     let update = pod.update.as_deref().filter(|update| update.is_only_announced(pod))?;
     let state = update.state.as_ref().filter(|state| !state.last_revision.is_empty())?;
     let announced = |name: &str| update.pending.as_ref().is_some_and(|pending| pending.container_images.contains_key(name));
-    let earlier = |(name, last): (&String, &LastStatus)| {
+    let earlier = |(name, last): (&Text, &LastStatus)| {
         let container = pod.containers.iter().find(|container| container.name == *name)?;
         let still = match (announced(name), state.is_awaited(container)) {
             // It waited for two restarts, of which one will not happen.
@@ -239,7 +242,7 @@ pub fn take_back(pod: &PodFacts, now: Timestamp) -> Option<PodPatch> {
     };
     let before = State {
         revision: state.last_revision.clone(),
-        last_revision: String::new(),
+        last_revision: Text::default(),
         last_container_statuses: state.last_container_statuses.iter().filter_map(earlier).collect(),
         resized: false,
         ..state.clone()
@@ -263,7 +266,7 @@ pub fn resize(pod: &PodFacts, revision: &str, difference: &Difference) -> PodPat
     patch(pod, (PatchReason::Resize, PodPart::Resize, Some(revision)), Map::new(), Map::new(), spec)
 }
 
-fn nested(resources: &BTreeMap<String, String>) -> Value {
+fn nested(resources: &Resources) -> Value {
     let mut all: BTreeMap<&str, BTreeMap<&str, &str>> = BTreeMap::new();
     for (kind, name, amount) in resources.iter().filter_map(|(key, amount)| key.split_once('.').map(|(kind, name)| (kind, name, amount))) {
         all.entry(kind).or_default().insert(name, amount);
