@@ -192,7 +192,7 @@ pub struct PodCount {
     /// The fewest pods that were ready at once.
     pub fewest_ready: usize,
     /// Names of all pods that ever existed.
-    pub names: Vec<String>,
+    pub names: BTreeSet<String>,
     /// How long each pod was out of service.
     pub services: Services,
 }
@@ -217,14 +217,20 @@ pub async fn watch_pods(pods: &Api<Pod>, label: &str) -> Result<impl FnOnce() ->
                 shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner).services.saw(pod, Instant::now());
             }
             match change {
-                Ok(watcher::Event::Apply(pod)) => drop(known.insert(pod.name_any(), state(&pod))),
+                Ok(watcher::Event::Apply(pod)) => {
+                    shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner).names.insert(pod.name_any());
+                    known.insert(pod.name_any(), state(&pod));
+                }
                 Ok(watcher::Event::Delete(pod)) => drop(known.remove(&pod.name_any())),
                 // A new list replaces what is known only when it is complete.
                 Ok(watcher::Event::InitApply(pod)) => {
                     listed.insert(pod.name_any(), state(&pod));
                     continue;
                 }
-                Ok(watcher::Event::InitDone) => known = std::mem::take(&mut listed),
+                Ok(watcher::Event::InitDone) => {
+                    known = std::mem::take(&mut listed);
+                    shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner).names.extend(known.keys().cloned());
+                }
                 Ok(watcher::Event::Init) | Err(_) => {
                     listed.clear();
                     continue;
@@ -234,7 +240,6 @@ pub async fn watch_pods(pods: &Api<Pod>, label: &str) -> Result<impl FnOnce() ->
             let mut seen = shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             seen.most = seen.most.max(most);
             seen.fewest_ready = seen.fewest_ready.min(ready);
-            seen.names = known.keys().filter(|name| !seen.names.contains(name)).cloned().chain(seen.names.clone()).collect();
         }
     });
     Ok(move || {

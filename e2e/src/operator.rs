@@ -70,11 +70,26 @@ impl Killer {
     /// Starts killing.
     #[must_use]
     pub fn start(cluster: &Cluster) -> Self {
+        Self::of(cluster, None)
+    }
+
+    /// Starts killing, each time only once the operator is ready: with thousands of pods it would otherwise die before that.
+    #[must_use]
+    pub fn of_ready(cluster: &Arc<Cluster>) -> Self {
+        Self::of(cluster, Some(Arc::clone(cluster)))
+    }
+
+    fn of(cluster: &Cluster, ready_on: Option<Arc<Cluster>>) -> Self {
         let kills = Arc::new(AtomicUsize::new(0));
         let (count, file) = (Arc::clone(&kills), cluster.folder().join("operator-1.pid"));
         let task = tokio::spawn(async move {
             let mut last = None;
             loop {
+                while let Some(cluster) = &ready_on
+                    && !ask(cluster, "/readyz").await.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+                {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
                 tokio::time::sleep(Duration::from_millis(rand::random_range(100..1200))).await;
                 let pid = std::fs::read_to_string(&file).ok().and_then(|pid| Pid::from_raw(pid.trim().parse().ok()?));
                 // Until it is restarted there is no process to kill.

@@ -7,6 +7,7 @@ mod gates_storm;
 mod inplace;
 mod inplace_real;
 mod input;
+mod many;
 mod protect;
 mod protect_real;
 mod refused;
@@ -35,6 +36,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
     gates_real::add(suite);
     protect_real::add(suite);
     storm::add(suite);
+    many::add(suite);
     gates_storm::add(suite);
     takeover::add(suite);
 }
