@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::process::CpuTime;
+use crate::process::{CpuTime, serving};
 use crate::{hooks, pods};
 
 const PODS: usize = 500;
@@ -32,7 +32,7 @@ type Moments = Arc<Mutex<HashMap<String, Instant>>>;
 pub(crate) async fn table(cluster: &Cluster) -> Result<Vec<String>> {
     // All servers are on loopback, which hooks may not reach by default.
     let options = OperatorOptions { args: vec!["--hook-allow-cidr=127.0.0.0/8".into()], ..OperatorOptions::default() };
-    let operators = cluster.start_operators(&options).await?;
+    let operators = serving(cluster, &options).await?;
     let pid: u32 = std::fs::read_to_string(cluster.folder().join("operator-1.pid"))?.trim().parse()?;
     pods::namespace(&cluster.client(), NAMESPACE).await?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;

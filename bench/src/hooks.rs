@@ -37,7 +37,7 @@ struct Round {
 pub(crate) async fn table(cluster: &Cluster, workers: usize) -> Result<Vec<String>> {
     // All servers are on loopback, which hooks may not reach by default.
     let options = OperatorOptions { args: vec!["--hook-allow-cidr=127.0.0.0/8".into()], ..OperatorOptions::default() };
-    let operators = cluster.start_operators(&options).await?;
+    let operators = crate::process::serving(cluster, &options).await?;
     let pid: u32 = std::fs::read_to_string(cluster.folder().join("operator-1.pid"))?.trim().parse()?;
     let mut rounds = Vec::new();
     for number in 0..ROUNDS {

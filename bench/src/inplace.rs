@@ -15,13 +15,14 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::pods::{self, Seen};
+use crate::process::serving;
 use crate::workload::{Contender, Cost, Costs};
 use crate::{ROUNDS, kruise, median};
 
 /// One row each: how long it took, and what it cost.
 pub(crate) async fn table(cluster: &Cluster, sizes: &[usize], workers: usize, peers: bool) -> Result<Vec<String>> {
     let mut rows = Rows::new();
-    let operators = cluster.start_operators(&OperatorOptions::default()).await?;
+    let operators = serving(cluster, &OperatorOptions::default()).await?;
     let ours = Contender::ours_in_place();
     let mut turns: BTreeMap<usize, (Vec<Seen>, Vec<Costs>)> = BTreeMap::new();
     // In turns, so that a slow minute of the machine affects every contender and every size.

@@ -7,6 +7,7 @@ mod gates;
 mod hooks;
 mod inplace;
 mod kruise;
+mod many;
 mod neighbours;
 mod pods;
 mod process;
@@ -47,6 +48,12 @@ struct Cli {
     /// Measure only many hooks at once
     #[arg(long)]
     hooks_only: bool,
+    /// Measure only pods that are created and replaced
+    #[arg(long)]
+    pods_only: bool,
+    /// Measure only ten thousand pods
+    #[arg(long)]
+    many_only: bool,
     /// Measure only in-place updates
     #[arg(long)]
     in_place_only: bool,
@@ -72,7 +79,7 @@ async fn main() -> Result<()> {
         return Ok(());
     }
     println!();
-    if !cli.no_peers && !cli.hooks_only {
+    if !cli.no_peers && !cli.hooks_only && !cli.many_only {
         // Built before anything is measured.
         kruise::build(&Cache::new(cli.kube, Progress::to_stderr()))?;
     }
@@ -80,7 +87,7 @@ async fn main() -> Result<()> {
     let options = Options { fake_nodes: cli.nodes, kube: cli.kube, audit: true, progress: Progress::to_stderr(), ..Options::default() };
     let mut cluster = Cluster::start(&options).await?;
     cluster.install_operator()?;
-    if !cli.in_place_only {
+    if !cli.in_place_only && !cli.pods_only && !cli.many_only {
         let hooks = hooks::table(&cluster, cli.workers).await?;
         hooks.iter().for_each(|line| println!("{line}"));
         report.part("Hooks", &hooks)?;
@@ -100,8 +107,23 @@ async fn main() -> Result<()> {
     if cli.in_place_only {
         return report_in_place(&report, &cluster, &cli).await;
     }
+    if !cli.pods_only {
+        for (title, lines) in
+            [("Growth", many::growth(&cluster, cli.workers).await?), ("Ten thousand pods", many::at_work(&cluster).await?)]
+        {
+            lines.iter().for_each(|line| println!("{line}"));
+            report.part(title, &lines)?;
+            println!();
+        }
+    }
+    if cli.many_only {
+        return Ok(());
+    }
     eprintln!("control plane and {} fake nodes ready in {:.1} s", cli.nodes, started.elapsed().as_secs_f64());
     report.part("Pods", &pods_table(&mut cluster, &cli).await?)?;
+    if cli.pods_only {
+        return Ok(());
+    }
     drop(cluster);
     // A new cluster, because OpenKruise's webhooks intercept every pod of the old one.
     let cluster = Cluster::start(&options).await?;
@@ -117,13 +139,13 @@ async fn report_in_place(report: &Report, cluster: &Cluster, cli: &Cli) -> Resul
 
 /// Pods that are created and replaced.
 async fn pods_table(cluster: &mut Cluster, cli: &Cli) -> Result<Vec<String>> {
-    let operators = cluster.start_operators(&OperatorOptions::default()).await?;
+    let operators = process::serving(cluster, &OperatorOptions::default()).await?;
     let mut table = Table::new();
     for count in &cli.pods {
         let (ours, deployment) = (Contender::ours(), Contender::deployment());
         let (mut plain, mut our_costs, mut deployment_costs) = (Vec::new(), Vec::new(), Vec::new());
         // In turns, so that a slow minute of the machine affects every contender.
-        for _ in 0..rounds(*count) {
+        for _ in 0..ROUNDS {
             plain.push(raw::measure(cluster, *count, cli.workers).await?);
             our_costs.push(ours.measure(cluster, *count).await?);
             deployment_costs.push(deployment.measure(cluster, *count).await?);
@@ -147,13 +169,8 @@ async fn pods_table(cluster: &mut Cluster, cli: &Cli) -> Result<Vec<String>> {
     Ok(table.lines)
 }
 
-/// The most rounds of one size.
+/// How many rounds each size is measured, of which the median counts.
 const ROUNDS: usize = 3;
-
-/// How many rounds a size is measured: small sizes several.
-fn rounds(count: usize) -> usize {
-    (3_000 / count.max(1)).clamp(1, ROUNDS)
-}
 
 /// The median by `key`.
 fn median<T, K: Ord>(mut all: Vec<T>, key: impl Fn(&T) -> K) -> Result<T> {

@@ -1,8 +1,9 @@
 //! CPU time and memory of a process.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use localkube::{Cluster, OperatorOptions, Operators};
 
 /// USER_HZ is 100 on every supported architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -27,6 +28,17 @@ impl CpuTime {
     pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_secs_f64((self.0 - earlier.0).max(0.0))
     }
+}
+
+/// Starts the operator and returns when it serves. The lease of the one before it may have to expire first.
+pub(crate) async fn serving(cluster: &Cluster, options: &OperatorOptions) -> Result<Operators> {
+    let operators = cluster.start_operators(options).await?;
+    let (log, end) = (cluster.folder().join("logs/operator-1.log"), Instant::now() + Duration::from_secs(60));
+    while !std::fs::read_to_string(&log)?.lines().any(|line| line.contains("serving") && line.contains("kind=\"GameDeployment\"")) {
+        ensure!(Instant::now() < end, "the operator does not serve within 60 s");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(operators)
 }
 
 /// The peak resident memory of a process so far, in bytes.

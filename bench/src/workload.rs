@@ -111,7 +111,7 @@ impl Contender {
         Self { label, strategy, ..Self::clone_set() }
     }
 
-    fn manifest(&self, count: usize) -> Value {
+    pub(crate) fn manifest(&self, count: usize) -> Value {
         let template = json!({
             "metadata": { "labels": { "app": "bench" } },
             "spec": { "terminationGracePeriodSeconds": 1, "containers": [{ "name": "game", "image": "game:1" }] },
@@ -123,7 +123,7 @@ impl Contender {
         json!({ "apiVersion": self.api_version, "kind": self.kind, "metadata": { "name": "bench" }, "spec": spec })
     }
 
-    fn pid(&self, cluster: &Cluster) -> Result<u32> {
+    pub(crate) fn pid(&self, cluster: &Cluster) -> Result<u32> {
         let file = cluster.folder().join(self.pid_file);
         let text = std::fs::read_to_string(&file).with_context(|| format!("{} does not run", self.label))?;
         Ok(text.trim().parse()?)
@@ -134,16 +134,7 @@ impl Contender {
         let client = cluster.client();
         let namespace = format!("{}-{count}", self.plural);
         pods::namespace(&client, &namespace).await?;
-        let (group, version) = self.api_version.split_once('/').context("a group")?;
-        let resource = ApiResource {
-            group: group.to_owned(),
-            version: version.to_owned(),
-            api_version: self.api_version.to_owned(),
-            kind: self.kind.to_owned(),
-            plural: self.plural.to_owned(),
-        };
-        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &resource);
-        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        let (api, pods) = self.apis(cluster, &namespace)?;
         let object = serde_json::from_value(self.manifest(count))?;
         let create = self
             .part(cluster, &namespace, count, &pods, "game:1", async { api.create(&PostParams::default(), &object).await.map(drop) })
@@ -162,6 +153,33 @@ impl Contender {
         );
         pods::remove_namespace(&client, &namespace).await?;
         Ok(Costs { create, roll, peak_memory })
+    }
+
+    /// Objects of the kind and pods in a namespace.
+    pub(crate) fn apis(&self, cluster: &Cluster, namespace: &str) -> Result<(Api<DynamicObject>, Api<Pod>)> {
+        let (group, version) = self.api_version.split_once('/').context("a group")?;
+        let resource = ApiResource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            api_version: self.api_version.to_owned(),
+            kind: self.kind.to_owned(),
+            plural: self.plural.to_owned(),
+        };
+        let client = cluster.client();
+        Ok((Api::namespaced_with(client.clone(), namespace, &resource), Api::namespaced(client, namespace)))
+    }
+
+    /// Creates `count` pods and deletes them.
+    pub(crate) async fn create_only(&self, cluster: &Cluster, count: usize) -> Result<Seen> {
+        let (client, namespace) = (cluster.client(), format!("{}-{count}", self.plural));
+        pods::namespace(&client, &namespace).await?;
+        let (api, pods) = self.apis(cluster, &namespace)?;
+        let started = Instant::now();
+        api.create(&PostParams::default(), &serde_json::from_value(self.manifest(count))?).await?;
+        let seen = pods::until_ready(&pods, "game:1", count, started).await?;
+        eprintln!("{}, {count} pods: created in {:.1} s", self.label, seen.ready.as_secs_f64());
+        pods::remove_namespace(&client, &namespace).await?;
+        Ok(seen)
     }
 
     async fn part(
