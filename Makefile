@@ -31,7 +31,7 @@ players: compiler
 
 # Images hold statically linked programs. The explicit target keeps build scripts and macros as they are.
 static: compiler
-	@RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target $(triple) -p game-server -p pause -p operator
+	@CARGO_PROFILE_RELEASE_LTO=false RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target $(triple) -p game-server -p pause -p operator
 
 kube: programs ## Build the Kubernetes binaries into the cache (once, with progress)
 	@$(version) $(localkube) build >/dev/null

@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::pods::{self, Seen};
 use crate::process::serving;
 use crate::workload::{Contender, Cost, Costs};
-use crate::{ROUNDS, kruise, median};
+use crate::{PEER_ROUNDS, kruise, median, rounds};
 
 /// One row each: how long it took, and what it cost.
 pub(crate) async fn table(cluster: &Cluster, sizes: &[usize], workers: usize, peers: bool) -> Result<Vec<String>> {
@@ -26,8 +26,8 @@ pub(crate) async fn table(cluster: &Cluster, sizes: &[usize], workers: usize, pe
     let ours = Contender::ours_in_place();
     let mut turns: BTreeMap<usize, (Vec<Seen>, Vec<Costs>)> = BTreeMap::new();
     // In turns, so that a slow minute of the machine affects every contender and every size.
-    for _ in 0..ROUNDS {
-        for count in sizes.iter().copied() {
+    for round in 0..sizes.iter().map(|count| rounds(*count)).max().unwrap_or_default() {
+        for count in sizes.iter().copied().filter(|count| round < rounds(*count)) {
             let (plain, costs) = turns.entry(count).or_default();
             plain.push(raw(cluster, count, workers).await?);
             costs.push(ours.measure(cluster, count).await?);
@@ -39,10 +39,10 @@ pub(crate) async fn table(cluster: &Cluster, sizes: &[usize], workers: usize, pe
     }
     operators.stop().await;
     if peers {
-        for (pace, label) in [(Pace::Unlimited, "CloneSet, unlimited"), (Pace::Shipped, "CloneSet, as shipped")] {
+        for (pace, label, rounds) in [(Pace::Unlimited, "CloneSet, unlimited", PEER_ROUNDS), (Pace::Shipped, "CloneSet, as shipped", 1)] {
             let _manager = kruise::start(cluster, pace).await?;
             let contender = Contender::clone_set_in_place(label);
-            rows.contender(label, 1000, &contender.measure(cluster, 1000).await?);
+            rows.contender(label, 1000, &contender.median(cluster, 1000, rounds).await?);
         }
     }
     Ok(rows.lines)

@@ -145,7 +145,7 @@ async fn pods_table(cluster: &mut Cluster, cli: &Cli) -> Result<Vec<String>> {
         let (ours, deployment) = (Contender::ours(), Contender::deployment());
         let (mut plain, mut our_costs, mut deployment_costs) = (Vec::new(), Vec::new(), Vec::new());
         // In turns, so that a slow minute of the machine affects every contender.
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds(*count) {
             plain.push(raw::measure(cluster, *count, cli.workers).await?);
             our_costs.push(ours.measure(cluster, *count).await?);
             deployment_costs.push(deployment.measure(cluster, *count).await?);
@@ -164,13 +164,19 @@ async fn pods_table(cluster: &mut Cluster, cli: &Cli) -> Result<Vec<String>> {
         // Last, because its webhooks intercept every pod.
         let _manager = kruise::start(cluster, Pace::Unlimited).await?;
         let clone_set = Contender::clone_set();
-        table.contender(&clone_set, count, &clone_set.measure(cluster, count).await?);
+        table.contender(&clone_set, count, &clone_set.median(cluster, count, PEER_ROUNDS).await?);
     }
     Ok(table.lines)
 }
 
-/// How many rounds each size is measured, of which the median counts.
-const ROUNDS: usize = 3;
+/// How many rounds each size is measured, of which the median counts. A round with few pods takes seconds, in which the machine is
+/// often a fifth faster or slower: it takes more of them.
+pub(crate) fn rounds(count: usize) -> usize {
+    if count <= 1_000 { 7 } else { 3 }
+}
+
+/// The same for peers that take longer.
+pub(crate) const PEER_ROUNDS: usize = 3;
 
 /// The median by `key`.
 fn median<T, K: Ord>(mut all: Vec<T>, key: impl Fn(&T) -> K) -> Result<T> {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::process::{peak_memory, serving};
 use crate::workload::Contender;
-use crate::{ROUNDS, median, pods, raw};
+use crate::{median, pods, raw, rounds};
 
 const SIZES: [usize; 2] = [1_000, 10_000];
 const PODS: usize = 10_000;
@@ -33,8 +33,8 @@ pub(crate) async fn growth(cluster: &Cluster, workers: usize) -> Result<Vec<Stri
         format!("|{}", "---|".repeat(6)),
     ];
     let mut all = SIZES.map(|_| (Vec::new(), Vec::new()));
-    for _ in 0..ROUNDS {
-        for (count, (plain, created)) in SIZES.iter().zip(&mut all) {
+    for round in 0..SIZES.map(rounds).into_iter().max().unwrap_or_default() {
+        for (count, (plain, created)) in SIZES.iter().zip(&mut all).filter(|(count, _)| round < rounds(**count)) {
             plain.push(raw::measure(cluster, *count, workers).await?.ready);
             created.push(ours.create_only(cluster, *count).await?.ready);
         }

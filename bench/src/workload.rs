@@ -155,6 +155,15 @@ impl Contender {
         Ok(Costs { create, roll, peak_memory })
     }
 
+    /// The median of several rounds.
+    pub(crate) async fn median(&self, cluster: &Cluster, count: usize, rounds: usize) -> Result<Costs> {
+        let mut all = Vec::new();
+        for _ in 0..rounds {
+            all.push(self.measure(cluster, count).await?);
+        }
+        Costs::median(&all)
+    }
+
     /// Objects of the kind and pods in a namespace.
     pub(crate) fn apis(&self, cluster: &Cluster, namespace: &str) -> Result<(Api<DynamicObject>, Api<Pod>)> {
         let (group, version) = self.api_version.split_once('/').context("a group")?;

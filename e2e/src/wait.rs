@@ -10,6 +10,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout_at};
 
 use crate::pod::is_ready;
 use crate::suite::node_silence;
@@ -20,32 +21,36 @@ fn limit() -> Duration {
     Duration::from_secs(140) + 2 * node_silence()
 }
 
-/// Waits until `holds` is true of the object (or of its absence) and returns it. On timeout the error contains what was
-/// seen last.
+/// The number of such timeouts after which a wait fails although the object still changes.
+const MOST_TIMEOUTS: u32 = 5;
+
+/// Waits until `holds` is true of the object (or of its absence) and returns it. It fails when the object has not changed for the
+/// length of the timeout; the error contains what was seen last.
 pub async fn until<K>(api: &Api<K>, name: &str, what: &str, mut holds: impl FnMut(Option<&K>) -> bool) -> Result<Option<K>>
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Serialize + Send + 'static,
 {
-    let mut last: Option<K> = None;
-    let watching = async {
-        let mut changes = std::pin::pin!(watch_object(api.clone(), name));
-        while let Some(change) = changes.next().await {
-            // An error here is a broken watch; the stream opens a new one.
-            let Ok(seen) = change else {
-                tokio::time::sleep(Duration::from_millis(200)).await;
-                continue;
-            };
-            last = seen;
-            if holds(last.as_ref()) {
-                return;
-            }
+    let version = |object: Option<&K>| object.and_then(|object| object.meta().resource_version.clone());
+    let (mut last, started): (Option<K>, _) = (None, Instant::now());
+    let mut changed = started;
+    let mut changes = std::pin::pin!(watch_object(api.clone(), name));
+    // An error here is a broken watch; the stream opens a new one.
+    while let Ok(Some(change)) = timeout_at((changed + limit()).min(started + limit() * MOST_TIMEOUTS), changes.next()).await {
+        let Ok(seen) = change else {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            continue;
+        };
+        if version(seen.as_ref()) != version(last.as_ref()) {
+            changed = Instant::now();
         }
-    };
-    if tokio::time::timeout(limit(), watching).await.is_err() {
-        let seen = serde_json::to_string(&last)?;
-        bail!("{name}: not seen within {} s: {what}. Last seen: {seen}", limit().as_secs());
+        last = seen;
+        if holds(last.as_ref()) {
+            return Ok(last);
+        }
     }
-    Ok(last)
+    let (waited, still) = (started.elapsed().as_secs(), changed.elapsed().as_secs());
+    let seen = serde_json::to_string(&last)?;
+    bail!("{name}: not seen within {waited} s, of which nothing changed in the last {still}: {what}. Last seen: {seen}")
 }
 
 /// Waits until the object does not exist.

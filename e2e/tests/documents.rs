@@ -16,7 +16,7 @@ pub(crate) fn add(suite: &Arc<Suite>) {
 /// All code of each package that has unit tests.
 fn sources() -> Result<BTreeMap<&'static str, String>> {
     let mut sources = BTreeMap::new();
-    for folder in ["api", "planner", "operator", "localkube", "examples/game-server"] {
+    for folder in ["api", "planner", "operator", "localkube", "bench", "examples/game-server"] {
         let package = folder.rsplit('/').next().unwrap_or_default();
         let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder)];
         let source: &mut String = sources.entry(package).or_default();

@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
@@ -51,7 +53,13 @@ impl std::fmt::Debug for Cluster {
 impl Cluster {
     /// Builds what is missing, starts everything and returns when the cluster is ready: API server ready, default
     /// ServiceAccount present, nodes Ready.
-    pub async fn start(options: &Options) -> Result<Self> {
+    ///
+    /// Boxed, so that it is compiled here once and not in each program that starts a cluster.
+    pub fn start(options: &Options) -> BoxFuture<'_, Result<Self>> {
+        Self::start_all(options).boxed()
+    }
+
+    async fn start_all(options: &Options) -> Result<Self> {
         // Fails if the process has chosen a provider already, which is fine.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         if options.real_nodes > 0 {
