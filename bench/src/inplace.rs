@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::pods::{self, Seen};
-use crate::process::serving;
+use crate::process::{idle, serving};
 use crate::workload::{Contender, Cost, Costs};
 use crate::{PEER_ROUNDS, kruise, median, rounds};
 
@@ -127,6 +127,7 @@ async fn raw(cluster: &Cluster, count: usize, workers: usize) -> Result<Seen> {
     let waiting = Waiting::default();
     let watching = tokio::spawn(watch(api.clone(), Arc::clone(&waiting)));
     let calls = Semaphore::new(workers);
+    idle(cluster).await?;
     let started = Instant::now();
     let update = async {
         let all = futures::stream::iter((0..count).map(|number| update(&api, number, &calls, &waiting)));

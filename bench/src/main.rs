@@ -51,7 +51,10 @@ struct Cli {
     /// Measure only pods that are created and replaced
     #[arg(long)]
     pods_only: bool,
-    /// Measure only ten thousand pods
+    /// Numbers of pods whose creation shows how the time grows
+    #[arg(long, value_delimiter = ',', default_values_t = [1000, 10000])]
+    growth: Vec<usize>,
+    /// Measure only how the time grows, and ten thousand pods
     #[arg(long)]
     many_only: bool,
     /// Measure only in-place updates
@@ -109,7 +112,7 @@ async fn main() -> Result<()> {
     }
     if !cli.pods_only {
         for (title, lines) in
-            [("Growth", many::growth(&cluster, cli.workers).await?), ("Ten thousand pods", many::at_work(&cluster).await?)]
+            [("Growth", many::growth(&cluster, &cli.growth, cli.workers).await?), ("Ten thousand pods", many::at_work(&cluster).await?)]
         {
             lines.iter().for_each(|line| println!("{line}"));
             report.part(title, &lines)?;
@@ -172,7 +175,7 @@ async fn pods_table(cluster: &mut Cluster, cli: &Cli) -> Result<Vec<String>> {
 /// How many rounds each size is measured, of which the median counts. A round with few pods takes seconds, in which the machine is
 /// often a fifth faster or slower: it takes more of them.
 pub(crate) fn rounds(count: usize) -> usize {
-    if count <= 1_000 { 7 } else { 3 }
+    if count <= 1_000 { 5 } else { 3 }
 }
 
 /// The same for peers that take longer.

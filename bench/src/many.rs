@@ -12,11 +12,10 @@ use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use localkube::{Cluster, OperatorOptions};
 use serde_json::{Value, json};
 
-use crate::process::{peak_memory, serving};
+use crate::process::{idle, peak_memory, serving};
 use crate::workload::Contender;
 use crate::{median, pods, raw, rounds};
 
-const SIZES: [usize; 2] = [1_000, 10_000];
 const PODS: usize = 10_000;
 /// How often the number of pods is changed while nothing else happens.
 const CHANGES: usize = 5;
@@ -24,23 +23,23 @@ const CHANGES: usize = 5;
 const EVERY: Duration = Duration::from_secs(1);
 const SMALL: &str = "small";
 
-/// One row per size.
-pub(crate) async fn growth(cluster: &Cluster, workers: usize) -> Result<Vec<String>> {
+/// One row per number of pods.
+pub(crate) async fn growth(cluster: &Cluster, sizes: &[usize], workers: usize) -> Result<Vec<String>> {
     let operators = serving(cluster, &OperatorOptions::default()).await?;
     let ours = Contender::ours();
     let mut lines = vec![
         "| pods | plain client: ready s | / 1000 pods | Gameplane: ready s | / 1000 pods | rate / plain |".to_owned(),
         format!("|{}", "---|".repeat(6)),
     ];
-    let mut all = SIZES.map(|_| (Vec::new(), Vec::new()));
-    for round in 0..SIZES.map(rounds).into_iter().max().unwrap_or_default() {
-        for (count, (plain, created)) in SIZES.iter().zip(&mut all).filter(|(count, _)| round < rounds(**count)) {
+    let mut all = vec![(Vec::new(), Vec::new()); sizes.len()];
+    for round in 0..sizes.iter().map(|count| rounds(*count)).max().unwrap_or_default() {
+        for (count, (plain, created)) in sizes.iter().zip(&mut all).filter(|(count, _)| round < rounds(**count)) {
             plain.push(raw::measure(cluster, *count, workers).await?.ready);
             created.push(ours.create_only(cluster, *count).await?.ready);
         }
     }
     let mut fewest = None;
-    for (count, (plain, created)) in SIZES.iter().zip(all) {
+    for (count, (plain, created)) in sizes.iter().zip(all) {
         let (plain, created) = (median(plain, |time| *time)?.as_secs_f64(), median(created, |time| *time)?.as_secs_f64());
         let (plain_before, created_before) = *fewest.get_or_insert((plain, created));
         lines.push(format!(
@@ -63,6 +62,7 @@ pub(crate) async fn at_work(cluster: &Cluster) -> Result<Vec<String>> {
     pods::until_ready(&big.pods, "game:1", PODS, Instant::now()).await?;
     pods::until_ready(&small.pods, "game:1", 3, Instant::now()).await?;
     for change in 1..=CHANGES {
+        idle(cluster).await?;
         scale(&big.api, PODS + change).await?;
         pods::until_ready(&big.pods, "game:1", PODS + change, Instant::now()).await?;
     }

@@ -8,6 +8,9 @@ use localkube::{Cluster, OperatorOptions, Operators};
 /// USER_HZ is 100 on every supported architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
 
+/// How long the control plane uses less than a quarter of a core before something is measured.
+const IDLE_FOR: Duration = Duration::from_secs(1);
+
 /// CPU time of a process and its threads so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CpuTime(f64);
@@ -39,6 +42,26 @@ pub(crate) async fn serving(cluster: &Cluster, options: &OperatorOptions) -> Res
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     Ok(operators)
+}
+
+/// Waits until the control plane and the operator have nothing more to do: what one contender leaves behind would otherwise cost the
+/// next one time.
+pub(crate) async fn idle(cluster: &Cluster) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(60);
+    let pids = || -> Result<Vec<u32>> {
+        let files = std::fs::read_dir(cluster.folder())?.filter_map(|entry| Some(entry.ok()?.path()));
+        let pids = files.filter(|path| path.extension().is_some_and(|ending| ending == "pid"));
+        Ok(pids.filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok()).collect())
+    };
+    let used = || -> Result<f64> { Ok(pids()?.into_iter().filter_map(|pid| Some(CpuTime::of(pid).ok()?.0)).sum()) };
+    loop {
+        let before = used()?;
+        tokio::time::sleep(IDLE_FOR).await;
+        if used()? - before < IDLE_FOR.as_secs_f64() / 4.0 {
+            return Ok(());
+        }
+        ensure!(Instant::now() < end, "the control plane does not come to rest within 60 s");
+    }
 }
 
 /// The peak resident memory of a process so far, in bytes.

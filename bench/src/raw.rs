@@ -11,12 +11,14 @@ use localkube::Cluster;
 use serde_json::json;
 
 use crate::pods::{self, Seen};
+use crate::process;
 
 pub(crate) async fn measure(cluster: &Cluster, count: usize, workers: usize) -> Result<Seen> {
     let client = cluster.client();
     let name = format!("raw-{count}");
     pods::namespace(&client, &name).await?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), &name);
+    process::idle(cluster).await?;
     let started = Instant::now();
     let create = async {
         let all = futures::stream::iter((0..count).map(|number| create(&pods, number)));

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::audit;
 use crate::median;
 use crate::pods::{self, Seen};
-use crate::process::{CpuTime, peak_memory};
+use crate::process::{CpuTime, idle, peak_memory};
 
 /// A kind of workload, with its controller.
 #[derive(Debug, Clone)]
@@ -183,6 +183,7 @@ impl Contender {
         let (client, namespace) = (cluster.client(), format!("{}-{count}", self.plural));
         pods::namespace(&client, &namespace).await?;
         let (api, pods) = self.apis(cluster, &namespace)?;
+        idle(cluster).await?;
         let started = Instant::now();
         api.create(&PostParams::default(), &serde_json::from_value(self.manifest(count))?).await?;
         let seen = pods::until_ready(&pods, "game:1", count, started).await?;
@@ -201,6 +202,7 @@ impl Contender {
         start: impl Future<Output = kube::Result<()>>,
     ) -> Result<Cost> {
         let pid = self.pid(cluster)?;
+        idle(cluster).await?;
         let (cpu, writes) = (CpuTime::of(pid)?, audit::writes(cluster, namespace, self.users)?);
         let started = Instant::now();
         start.await?;
