@@ -26,7 +26,7 @@ programs: compiler
 
 # Only what the demo runs, with the same features as everything else, so that nothing is compiled twice.
 players: compiler
-	@[ -e $(localkube) ] || echo "The first start compiles the operator and a Kubernetes: about ten minutes on two cores, then seconds."
+	@[ -e $(localkube) ] || echo "The first start compiles the operator and a Kubernetes: about six minutes on two cores, then seconds."
 	@cargo build --release --workspace --bin localkube --bin gameplane-operator --bin hook-server
 
 # Images hold statically linked programs. The explicit target keeps build scripts and macros as they are.

@@ -20,7 +20,6 @@ mod workload;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -76,68 +75,53 @@ async fn main() -> Result<()> {
     let cli = Cli::parse();
     let report = Report::new(cli.save.clone());
     let cost = reconcile::table()?;
-    cost.iter().for_each(|line| println!("{line}"));
-    report.part("One reconcile pass", &cost)?;
+    say(&report, "One reconcile pass", &cost)?;
     if cli.reconcile_only {
         return Ok(());
     }
-    println!();
     if !cli.no_peers && !cli.hooks_only && !cli.many_only {
         // Built before anything is measured.
         kruise::build(&Cache::new(cli.kube, Progress::to_stderr()))?;
     }
-    let started = Instant::now();
     let options = Options { fake_nodes: cli.nodes, kube: cli.kube, audit: true, progress: Progress::to_stderr(), ..Options::default() };
-    let mut cluster = Cluster::start(&options).await?;
-    cluster.install_operator()?;
-    if !cli.in_place_only && !cli.pods_only && !cli.many_only {
-        let hooks = hooks::table(&cluster, cli.workers).await?;
-        hooks.iter().for_each(|line| println!("{line}"));
-        report.part("Hooks", &hooks)?;
-        println!();
-        let gates = gates::table(&cluster).await?;
-        gates.iter().for_each(|line| println!("{line}"));
-        report.part("Pods that wait", &gates)?;
-        println!();
-        let neighbours = neighbours::table(&cluster).await?;
-        neighbours.iter().for_each(|line| println!("{line}"));
-        report.part("Hostile neighbours", &neighbours)?;
-        println!();
-    }
-    if cli.hooks_only {
-        return Ok(());
-    }
-    if cli.in_place_only {
-        return report_in_place(&report, &cluster, &cli).await;
-    }
-    if !cli.pods_only {
-        for (title, lines) in
-            [("Growth", many::growth(&cluster, &cli.growth, cli.workers).await?), ("Ten thousand pods", many::at_work(&cluster).await?)]
-        {
-            lines.iter().for_each(|line| println!("{line}"));
-            report.part(title, &lines)?;
-            println!();
+    let is_all = !cli.hooks_only && !cli.in_place_only && !cli.pods_only && !cli.many_only;
+    if is_all || cli.pods_only || cli.many_only {
+        let mut cluster = start(&options).await?;
+        if is_all || cli.many_only {
+            say(&report, "Growth", &many::growth(&cluster, &cli.growth, cli.workers).await?)?;
+            say(&report, "Ten thousand pods", &many::at_work(&cluster).await?)?;
+        }
+        if is_all || cli.pods_only {
+            report.part("Pods", &pods_table(&mut cluster, &cli).await?)?;
         }
     }
-    if cli.many_only {
-        return Ok(());
+    // A new cluster each time, because OpenKruise's webhooks intercept every pod of the old one.
+    if is_all || cli.in_place_only {
+        let table = inplace::table(&start(&options).await?, &cli.pods, cli.workers, !cli.no_peers).await?;
+        report.chart(&chart::svg(&table))?;
+        report.part("In place", &table)?;
     }
-    eprintln!("control plane and {} fake nodes ready in {:.1} s", cli.nodes, started.elapsed().as_secs_f64());
-    report.part("Pods", &pods_table(&mut cluster, &cli).await?)?;
-    if cli.pods_only {
-        return Ok(());
+    if is_all || cli.hooks_only {
+        let cluster = start(&options).await?;
+        say(&report, "Hooks", &hooks::table(&cluster, cli.workers).await?)?;
+        say(&report, "Pods that wait", &gates::table(&cluster).await?)?;
+        say(&report, "Hostile neighbours", &neighbours::table(&cluster).await?)?;
     }
-    drop(cluster);
-    // A new cluster, because OpenKruise's webhooks intercept every pod of the old one.
-    let cluster = Cluster::start(&options).await?;
-    cluster.install_operator()?;
-    report_in_place(&report, &cluster, &cli).await
+    Ok(())
 }
 
-async fn report_in_place(report: &Report, cluster: &Cluster, cli: &Cli) -> Result<()> {
-    let table = inplace::table(cluster, &cli.pods, cli.workers, !cli.no_peers).await?;
-    report.chart(&chart::svg(&table))?;
-    report.part("In place", &table)
+/// A cluster on which the operator is installed.
+async fn start(options: &Options) -> Result<Cluster> {
+    let cluster = Cluster::start(options).await?;
+    cluster.install_operator()?;
+    Ok(cluster)
+}
+
+/// Prints a table and saves it.
+fn say(report: &Report, title: &str, table: &[String]) -> Result<()> {
+    table.iter().for_each(|line| println!("{line}"));
+    println!();
+    report.part(title, table)
 }
 
 /// Pods that are created and replaced.

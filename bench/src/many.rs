@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -67,6 +67,7 @@ pub(crate) async fn at_work(cluster: &Cluster) -> Result<Vec<String>> {
         pods::until_ready(&big.pods, "game:1", PODS + change, Instant::now()).await?;
     }
     let changes = delays(cluster, "big")?;
+    ensure!(changes.len() == CHANGES, "{} of {CHANGES} changes were followed by a write", changes.len());
     let started = Instant::now();
     let image = json!({ "spec": { "template": { "spec": { "containers": [{ "name": "game", "image": "game:2" }] } } } });
     big.api.patch("bench", &PatchParams::default(), &Patch::Merge(image)).await?;
@@ -110,7 +111,8 @@ async fn scale(api: &Api<DynamicObject>, replicas: usize) -> Result<()> {
     Ok(())
 }
 
-/// How long after each change of a GameDeployment's spec the operator's first write in the namespace arrived at the API server, sorted.
+/// How long after each change of a GameDeployment's spec the operator's first write in the namespace arrived at the API server, from
+/// arrival to arrival, sorted.
 fn delays(cluster: &Cluster, namespace: &str) -> Result<Vec<Duration>> {
     let (mut changed, mut delays): (Option<Timestamp>, Vec<Duration>) = (None, Vec::new());
     let mut entries = Vec::new();
@@ -128,7 +130,7 @@ fn delays(cluster: &Cluster, namespace: &str) -> Result<Vec<Duration>> {
         if is_write && is_ours && !is_status && text("/objectRef/resource") != "events" {
             entries.push((text("/requestReceivedTimestamp").parse::<Timestamp>()?, false));
         } else if is_write && is_change {
-            entries.push((text("/stageTimestamp").parse()?, true));
+            entries.push((text("/requestReceivedTimestamp").parse()?, true));
         }
     }
     entries.sort();

@@ -205,6 +205,7 @@ mod tests {
         let namespace = recorded["metadata"]["namespace"].as_str().unwrap().to_owned();
         let remove = |number: usize| drop(world.caches.pods.put(&Key { namespace: namespace.clone(), name: key(number) }, None));
         let kept = allocation_counter::measure(|| (0..1_000).for_each(put_pod)).bytes_current;
+        assert_eq!(world.caches.pods.len(), 1_000);
         assert!(kept <= 1_000 * MOST_BYTES_OF_A_POD, "{} bytes for each pod", kept / 1_000);
         (0..1_000).for_each(remove);
         // The room in the maps stays for the next pods.

@@ -2,7 +2,7 @@
 
 mod progress;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -27,6 +27,17 @@ use crate::record::{Recorded, Recorder};
 use crate::settle::{Cache, Expected, Settle, Settled, Writes};
 use crate::store::Key;
 
+/// What a decision rests on besides the pods: what users write into an object.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Basis {
+    /// Its uid.
+    pub uid: String,
+    /// Its generation, which follows the spec.
+    pub generation: i64,
+    /// Its annotations that decisions read.
+    pub annotations: BTreeMap<String, String>,
+}
+
 /// A kind that is reconciled.
 pub trait Reconcile: Send + Sync + 'static {
     /// Its status.
@@ -37,8 +48,8 @@ pub trait Reconcile: Send + Sync + 'static {
     const REPORTER: &'static str;
     /// Whether its plans leave out writes that were refused before. Otherwise a refused write fails the whole pass.
     const HEEDS_REFUSALS: bool = false;
-    /// The uid and the generation of an object. None if it does not exist.
-    fn generation(&self, key: &Key) -> Option<(String, i64)>;
+    /// What a decision about an object rests on. None if it does not exist.
+    fn basis(&self, key: &Key) -> Option<Basis>;
     /// Observes one object and decides what to do. None if it does not exist.
     fn pass(&self, key: &Key, known: &Known, now: Timestamp) -> Option<Pass<Self::Status>>;
     /// Whether the next decision can take long because of what users wrote. Few such decisions run at once.
@@ -166,7 +177,7 @@ impl<W: Reconcile> Controller<W> {
         let memory = self.memory().get(key).cloned().unwrap_or_default();
         let now = Timestamp::now();
         // Read first: if the object changes meanwhile, the plan ends before its first write.
-        let generation = self.kind.generation(key);
+        let basis = self.kind.basis(key);
         let pass = match self.decide(key, &memory.known, now).await {
             Ok(Some(pass)) => pass,
             Ok(None) => {
@@ -175,7 +186,7 @@ impl<W: Reconcile> Controller<W> {
             }
             Err(()) => return Outcome::Failed,
         };
-        let (report, written) = self.execute(key, &pass, &memory, generation).await;
+        let (report, written) = self.execute(key, &pass, &memory, basis).await;
         self.log(key, &pass, &report);
         self.finish(key, pass, memory, report, written, now).await
     }
@@ -381,7 +392,7 @@ mod tests {
         const KIND: &'static str = "Test";
         const REPORTER: &'static str = "test";
 
-        fn generation(&self, _: &Key) -> Option<(String, i64)> {
+        fn basis(&self, _: &Key) -> Option<Basis> {
             None
         }
 

@@ -8,7 +8,7 @@ use planner::plan::Action;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use super::{Controller, Known, Memory, Pass, Reconcile};
+use super::{Basis, Controller, Known, Memory, Pass, Reconcile};
 use crate::execute::{ExecutionContext, Ground, Report};
 use crate::record::{Recorded, is_urgent};
 use crate::store::Key;
@@ -17,18 +17,12 @@ use crate::store::Key;
 const LOOK_AFTER: Duration = Duration::from_millis(1_250);
 
 impl<W: Reconcile> Controller<W> {
-    /// Executes a plan of an object of this generation. Also returns the version of the last status that was written meanwhile.
-    pub(super) async fn execute(
-        &self,
-        key: &Key,
-        pass: &Pass<W::Status>,
-        memory: &Memory,
-        generation: Option<(String, i64)>,
-    ) -> (Report, Option<u64>) {
+    /// Executes a plan that was decided on this basis. Also returns the version of the last status that was written meanwhile.
+    pub(super) async fn execute(&self, key: &Key, pass: &Pass<W::Status>, memory: &Memory, basis: Option<Basis>) -> (Report, Option<u64>) {
         let (owner, path, measurer) = (pass.owner.clone(), pass.path.clone(), pass.measurer.clone());
         let context = ExecutionContext { owner, path, reporter: W::REPORTER, width: memory.width, measurer };
         let outdated = AtomicBool::new(false);
-        let holds = || !outdated.load(Ordering::Relaxed) && self.kind.generation(key) == generation;
+        let holds = || !outdated.load(Ordering::Relaxed) && self.kind.basis(key) == basis;
         let is_crowded = || self.queue.is_crowded(self.workers);
         let ground = Ground { holds: &holds, is_crowded: &is_crowded };
         let (running, ended) = oneshot::channel();
@@ -56,21 +50,22 @@ impl<W: Reconcile> Controller<W> {
         mut ended: oneshot::Receiver<()>,
         outdated: &AtomicBool,
     ) -> Option<u64> {
-        let mut written = None;
+        let (mut written, mut is_first) = (None, true);
         while tokio::time::timeout(LOOK_AFTER, &mut ended).await.is_err() {
             let fresh = self.decide(key, known, Timestamp::now()).await.ok().flatten();
             let only_fills_gaps =
                 |fresh: &Pass<W::Status>| fresh.plan.actions().next().is_some() && fresh.plan.actions().all(Action::fills_a_gap);
             let fresh = fresh.filter(only_fills_gaps);
             // The status of the plan comes first. After it, numbers only: verdicts are given when all writes were seen.
-            let next = if written.is_none() { Some(pass) } else { fresh.as_ref().filter(|fresh| !has_verdict(fresh)) };
+            let next = if is_first { Some(pass) } else { fresh.as_ref().filter(|fresh| !has_verdict(fresh)) };
             let recorded = match next.filter(|_| fresh.is_some()) {
                 Some(next) => self.record(key, next, None, Timestamp::now()).await,
                 None => Ok(Recorded::Stale),
             };
             match recorded {
-                Ok(Recorded::Written(version)) => written = Some(version),
-                Ok(Recorded::Same | Recorded::Later(_)) => {}
+                Ok(Recorded::Written(version)) => (written, is_first) = (Some(version), false),
+                Ok(Recorded::Same) => is_first = false,
+                Ok(Recorded::Later(_)) => {}
                 // Something has changed that the cache may not show yet, or the API server is in trouble.
                 Ok(Recorded::Stale) | Err(_) => {
                     outdated.store(true, Ordering::Relaxed);
@@ -117,8 +112,8 @@ mod tests {
         const KIND: &'static str = "Test";
         const REPORTER: &'static str = "test";
 
-        fn generation(&self, _: &Key) -> Option<(String, i64)> {
-            Some(("u".to_owned(), 1))
+        fn basis(&self, _: &Key) -> Option<Basis> {
+            Some(Basis::default())
         }
 
         fn pass(&self, key: &Key, _: &Known, _: Timestamp) -> Option<Pass<Value>> {

@@ -19,6 +19,7 @@ use serde_json::value::RawValue;
 
 use super::{is_ours, owner_in};
 use crate::allowance::weight;
+use crate::controller::Basis;
 use crate::queue::Queue;
 use crate::store::{Cached, Change, Index, Key, Store};
 
@@ -301,11 +302,15 @@ pub(crate) fn path<K: OurKind>(object: &K) -> String {
     format!("{start}/namespaces/{namespace}/{plural}/{name}")
 }
 
-/// The uid and the generation of an object in a cache.
-pub(super) fn generation<K: OurKind>(objects: &Store<Custom<K>>, key: &Key) -> Option<(String, i64)> {
+/// What decisions about an object in a cache rest on.
+pub(super) fn basis<K: OurKind>(objects: &Store<Custom<K>>, key: &Key) -> Option<Basis> {
     let object = objects.get(key)?;
     let meta = object.object.meta();
-    Some((meta.uid.clone().unwrap_or_default(), meta.generation.unwrap_or_default()))
+    Some(Basis {
+        uid: meta.uid.clone().unwrap_or_default(),
+        generation: meta.generation.unwrap_or_default(),
+        annotations: meta.annotations.clone().unwrap_or_default(),
+    })
 }
 
 /// An object changed: reconciles it, without pause or backoff if its spec changed or its deletion was requested.

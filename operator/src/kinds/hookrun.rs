@@ -10,8 +10,8 @@ use planner::hookrun::{self, Observed};
 use planner::request::Resource;
 use planner::workload::gate::Place;
 
-use super::custom::{Custom, OurKind, generation, object_changed, owner, path, some_of};
-use crate::controller::{Known, Pass, Reconcile};
+use super::custom::{Custom, OurKind, basis, object_changed, owner, path, some_of};
+use crate::controller::{Basis, Known, Pass, Reconcile};
 use crate::execute::Failure;
 use crate::hooks::{Hooks, Measurer};
 use crate::metrics::Metrics;
@@ -108,8 +108,8 @@ impl Reconcile for HookRuns {
     const KIND: &'static str = "HookRun";
     const REPORTER: &'static str = HOOK_REPORTER;
 
-    fn generation(&self, key: &Key) -> Option<(String, i64)> {
-        generation(&self.objects, key)
+    fn basis(&self, key: &Key) -> Option<Basis> {
+        basis(&self.objects, key)
     }
 
     fn pass(&self, key: &Key, _: &Known, now: Timestamp) -> Option<Pass<HookRunStatus>> {

@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use planner::hooktemplate;
 use planner::request::Resource;
 
-use super::custom::{Custom, OurKind, generation, owner, path, some_of};
-use crate::controller::{Known, Pass, Reconcile};
+use super::custom::{Custom, OurKind, basis, owner, path, some_of};
+use crate::controller::{Basis, Known, Pass, Reconcile};
 use crate::execute::Failure;
 use crate::settle::Cache;
 use crate::store::{Key, Store};
@@ -51,8 +51,8 @@ impl Reconcile for HookTemplates {
     const KIND: &'static str = "HookTemplate";
     const REPORTER: &'static str = HOOK_REPORTER;
 
-    fn generation(&self, key: &Key) -> Option<(String, i64)> {
-        generation(&self.objects, key)
+    fn basis(&self, key: &Key) -> Option<Basis> {
+        basis(&self.objects, key)
     }
 
     fn pass(&self, key: &Key, _: &Known, now: Timestamp) -> Option<Pass<HookTemplateStatus>> {

@@ -24,7 +24,7 @@ pub struct Pod {
 }
 
 /// The first bytes of each pod, which do not count against the namespace's memory.
-const FREE: usize = 4 * 1024;
+const FREE: usize = 8 * 1024;
 
 /// The bytes that a container needs besides its strings.
 const PER_CONTAINER: usize = 512;

@@ -11,11 +11,11 @@ use planner::workload::{self, Observed, Seen, conditions};
 use serde::Serialize;
 
 use super::budget::Budget;
-use super::custom::{Custom, OurKind, controller, generation, object_changed, owner, path};
+use super::custom::{Custom, OurKind, basis, controller, object_changed, owner, path};
 use super::pod::Pod;
 use super::revision::Revision;
 use crate::caches::Caches;
-use crate::controller::{Known, Pass, Reconcile};
+use crate::controller::{Basis, Known, Pass, Reconcile};
 use crate::execute::Failure;
 use crate::gone::GonePods;
 use crate::queue::Queue;
@@ -214,8 +214,8 @@ impl<K: Workload> Reconcile for Workloads<K> {
     const REPORTER: &'static str = K::REPORTER;
     const HEEDS_REFUSALS: bool = true;
 
-    fn generation(&self, key: &Key) -> Option<(String, i64)> {
-        generation(&self.objects, key)
+    fn basis(&self, key: &Key) -> Option<Basis> {
+        basis(&self.objects, key)
     }
 
     fn pass(&self, key: &Key, known: &Known, now: Timestamp) -> Option<Pass<Self::Status>> {
@@ -247,6 +247,7 @@ impl<K: Workload> Reconcile for Workloads<K> {
 
 #[cfg(test)]
 mod tests {
+    use api::names::INDEX_RANGE_ANNOTATION;
     use api::tkex::GameDeployment;
     use jiff::SignedDuration;
     use serde_json::{Value, json};
@@ -328,6 +329,23 @@ mod tests {
             add_owned(&world, namespace, &format!("game-forged-{number}"), &owner(change));
             assert_eq!(seen(&world), before, "{namespace} {change}");
         }
+    }
+
+    #[test]
+    fn a_plan_rests_on_the_spec_and_on_the_annotations_that_count() {
+        let world = world();
+        let basis = |uid: &str, generation: i64, annotations: Value, status: Value| {
+            let metadata = json!({ "name": "game", "namespace": "play", "uid": uid, "resourceVersion": "1", "generation": generation, "annotations": annotations });
+            let spec = json!({ "selector": {}, "template": {} });
+            put(&world.objects, &json!({ "metadata": metadata, "spec": spec, "status": status }));
+            world.basis(&Key { namespace: "play".to_owned(), name: "game".to_owned() }).unwrap()
+        };
+        let range = |end: i32| json!({ INDEX_RANGE_ANNOTATION: format!("{{\"podStartIndex\":0,\"podEndIndex\":{end}}}") });
+        let before = basis("u", 1, range(5), json!({}));
+        assert_ne!(basis("u", 1, range(6), json!({})), before);
+        assert_ne!(basis("u", 2, range(5), json!({})), before);
+        assert_ne!(basis("v", 1, range(5), json!({})), before);
+        assert_eq!(basis("u", 1, range(5), json!({ "replicas": 1 })), before);
     }
 
     #[test]
