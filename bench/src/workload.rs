@@ -183,11 +183,10 @@ impl Contender {
         let (client, namespace) = (cluster.client(), format!("{}-{count}", self.plural));
         pods::namespace(&client, &namespace).await?;
         let (api, pods) = self.apis(cluster, &namespace)?;
-        idle(cluster).await?;
-        let started = Instant::now();
-        api.create(&PostParams::default(), &serde_json::from_value(self.manifest(count))?).await?;
-        let seen = pods::until_ready(&pods, "game:1", count, started).await?;
-        eprintln!("{}, {count} pods: created in {:.1} s", self.label, seen.ready.as_secs_f64());
+        let object = serde_json::from_value(self.manifest(count))?;
+        let create = async { api.create(&PostParams::default(), &object).await.map(drop) };
+        let Cost { seen, cpu, .. } = self.part(cluster, &namespace, count, &pods, "game:1", create).await?;
+        eprintln!("{}, {count} pods: created in {:.1} s, {cpu:.2} s of processor time", self.label, seen.ready.as_secs_f64());
         pods::remove_namespace(&client, &namespace).await?;
         Ok(seen)
     }

@@ -16,7 +16,7 @@ use crate::tools::{GoProgram, Module};
 /// How often it says how far it is.
 const EVERY: Duration = Duration::from_secs(10);
 /// How long a core compiles a package, on average: for the estimate before anything is compiled.
-const PER_PACKAGE: Duration = Duration::from_millis(170);
+const PER_PACKAGE: Duration = Duration::from_millis(120);
 /// How much of the time is linking, which cannot be counted.
 const LINKING: f64 = 0.15;
 
