@@ -73,9 +73,10 @@ soak: e2e ## The long matrices: a crash after every Nth write for N from 1 to 20
 	@SOAK=1 $(version) cargo test --release --workspace --test e2e -- strangers::a_thousand_large
 	@SOAK=1 $(version) cargo test --release --workspace --test e2e -- many::each_pod
 
-bench: programs ## Measure against a plain client and peers on fake nodes (SAVE=1 writes docs/benchmarks.md)
+# The operator is the one that images have.
+bench: programs static ## Measure against a plain client and peers on fake nodes (SAVE=1 writes docs/benchmarks.md)
 	@cargo build --release -p bench
-	@$(version) $(target)/release/bench $(if $(SAVE),--save docs/benchmarks.md) $(BENCH)
+	@$(version) OPERATOR_PROGRAM=$(abspath $(target))/$(triple)/release/gameplane-operator $(target)/release/bench $(if $(SAVE),--save docs/benchmarks.md) $(BENCH)
 
 doctor: programs ## Say what this machine lacks
 	@$(version) $(localkube) doctor

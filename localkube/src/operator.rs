@@ -146,8 +146,15 @@ async fn supervise(name: String, folder: PathBuf, first: Daemon, longest: Durati
     }
 }
 
+/// Which operator is started instead of the one that was built with this program.
+const PROGRAM_VARIABLE: &str = "OPERATOR_PROGRAM";
+
 /// The built operator: beside this program, or beside the folder that this program is in.
 fn program() -> Result<PathBuf> {
+    if let Some(named) = std::env::var_os(PROGRAM_VARIABLE).map(PathBuf::from) {
+        let missing = || Error::Invalid(format!("{PROGRAM_VARIABLE} names {}, which is not a file", named.display()));
+        return if named.is_file() { Ok(named) } else { Err(missing()) };
+    }
     let own = std::env::current_exe().doing(|| "cannot find this program".to_owned())?;
     let beside = own.ancestors().skip(1).take(3).map(|folder| folder.join("gameplane-operator")).find(|path| path.is_file());
     beside.ok_or_else(|| Error::Invalid("the operator is not built: run `make build`".to_owned()))

@@ -67,18 +67,21 @@ impl State {
         self.ready.pop()
     }
 
-    fn wait(&mut self, key: Key, at: Instant) {
+    /// Queues the object, unless it is due earlier. Returns whether a worker may have to wake up earlier for it.
+    fn wait(&mut self, key: Key, at: Instant) -> bool {
         let at = self.not_before.get(&key).map_or(at, |not_before| at.max(*not_before));
         if let Some(due) = self.due.get(&key) {
             if *due <= at {
-                return;
+                return false;
             }
             self.order.remove(&(*due, key.clone()));
         }
-        if !self.working.contains(&key) {
+        let is_free = !self.working.contains(&key);
+        if is_free {
             self.order.insert((at, key.clone()));
         }
         self.due.insert(key, at);
+        is_free
     }
 }
 
@@ -101,10 +104,13 @@ impl Queue {
     /// Queues the object for that time, unless it is due earlier.
     pub fn add_at(&self, key: Key, at: Instant) {
         let mut state = self.state();
-        state.wait(key, at);
+        let wakes = state.wait(key, at);
         self.metrics.set_queue_depth(self.kind, state.due.len());
         drop(state);
-        self.changed.notify_one();
+        // Not for each event of thousands of pods while their object is being worked on.
+        if wakes {
+            self.changed.notify_one();
+        }
     }
 
     /// A user changed the object: reconcile it without pause or backoff.
@@ -201,6 +207,22 @@ mod tests {
 
     async fn is_quiet(queue: &Queue, time: Duration) -> bool {
         tokio::time::timeout(time, queue.next()).await.is_err()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_worker_wakes_up_for_a_change_of_an_object_that_is_being_worked_on() {
+        use futures::FutureExt as _;
+        let queue = queue();
+        let is_woken = || queue.changed.notified().now_or_never().is_some();
+        queue.add(key("a"));
+        queue.next().await;
+        is_woken();
+        queue.add(key("a"));
+        assert!(!is_woken(), "it waits until the pass has ended");
+        queue.add(key("b"));
+        assert!(is_woken());
+        queue.done(&key("a"), NO_PAUSE);
+        assert!(is_woken());
     }
 
     #[tokio::test(start_paused = true)]
