@@ -26,20 +26,20 @@ programs: compiler
 
 # Only what the demo runs, with the same features as everything else, so that nothing is compiled twice.
 players: compiler
-	@[ -e $(localkube) ] || echo "The first start compiles the operator and a Kubernetes: about six minutes on two cores, then seconds."
+	@[ -e $(localkube) ] || echo "The first start compiles the operator and Kubernetes: about five minutes on two cores; later starts take seconds."
 	@cargo build --release --workspace --bin localkube --bin gameplane-operator --bin hook-server
 
 # Images hold statically linked programs. The explicit target keeps build scripts and macros as they are.
-static: compiler
+static: compiler ## Build the statically linked programs that images hold
 	@CARGO_PROFILE_RELEASE_LTO=false RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target $(triple) -p game-server -p pause -p operator
 
 kube: programs ## Build the Kubernetes binaries into the cache (once, with progress)
 	@$(version) $(localkube) build >/dev/null
 
-up: programs $(if $(filter real,$(NODE)),static packages) ## Start a Kubernetes until Ctrl-C (NODE=real for a kubelet, NODES=2 for more)
+up: programs $(if $(filter real,$(NODE)),static packages) ## Start a Kubernetes cluster until Ctrl-C (NODE=real: nodes with a kubelet, NODES=2: how many)
 	@$(version) $(localkube) up $(nodes)
 
-demo: players $(if $(REAL),static packages) ## Play the stepwise rollout of the walk-through on a cluster of its own (ROLLING=1 the rolling one, REAL=1 on a node with a kubelet)
+demo: players $(if $(REAL),static packages) ## Play a rollout with canary steps on a cluster of its own (ROLLING=1: a rolling update, REAL=1: on a node with a kubelet, PAUSE=60: seconds of the timed pause)
 	@$(version) HOOK_SERVER=$(abspath $(target))/release/hook-server \
 	  $(localkube) run $(if $(REAL),--real-nodes 1,--fake-nodes 3) --operator -- examples/tkex/demo$(if $(ROLLING),-rolling).sh
 
@@ -66,7 +66,7 @@ unit: compiler ## Run the tests that need no cluster
 e2e: build packages ## Run the end-to-end tests (TEST=name for some)
 	@$(version) cargo test --release --workspace --test e2e -- $(TEST)
 
-soak: e2e ## The long matrices: a crash after every Nth write for N from 1 to 20, nodes that are silent for as long as by default, a thousand objects of a megabyte, fifty thousand pods, ten times as many random worlds
+soak: e2e ## The long tests: crashes after every Nth write (N from 1 to 20), silent nodes with the default --node-silence, 1,000 objects of a megabyte, 50,000 pods, ten times as many random worlds
 	@PLANNER_CASES=200000 cargo test --release -p planner --test planner
 	@SOAK=1 $(version) cargo test --release --workspace --test e2e -- crash
 	@SOAK=1 $(version) cargo test --release --workspace --test e2e -- silence
@@ -78,7 +78,7 @@ bench: programs static ## Measure against a plain client and peers on fake nodes
 	@cargo build --release -p bench
 	@$(version) OPERATOR_PROGRAM=$(abspath $(target))/$(triple)/release/gameplane-operator $(target)/release/bench $(if $(SAVE),--save docs/benchmarks.md) $(BENCH)
 
-doctor: programs ## Say what this machine lacks
+doctor: programs ## Say what is missing on this machine
 	@$(version) $(localkube) doctor
 
 # What real nodes need from Debian: installed by root, printed for everybody else.

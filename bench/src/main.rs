@@ -25,6 +25,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use localkube::{Cache, Cluster, KubeVersion, OperatorOptions, Options, Pace, Progress};
 use pods::Seen;
+use raw::Pods;
 use report::Report;
 use workload::{Contender, Costs};
 
@@ -130,14 +131,16 @@ async fn pods_table(cluster: &mut Cluster, cli: &Cli) -> Result<Vec<String>> {
     let mut table = Table::new();
     for count in &cli.pods {
         let (ours, deployment) = (Contender::ours(), Contender::deployment());
-        let (mut plain, mut our_costs, mut deployment_costs) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut bare, mut same, mut our_costs, mut deployment_costs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         // In turns, so that a slow minute of the machine affects every contender.
         for _ in 0..ROUNDS {
-            plain.push(raw::measure(cluster, *count, cli.workers).await?);
+            bare.push(raw::measure(cluster, Pods::Bare, *count, cli.workers).await?);
+            same.push(raw::measure(cluster, Pods::Owned, *count, cli.workers).await?);
             our_costs.push(ours.measure(cluster, *count).await?);
             deployment_costs.push(deployment.measure(cluster, *count).await?);
         }
-        table.plain_client(*count, &median(plain, |seen| seen.ready)?);
+        table.plain_client(Pods::Owned, *count, &median(same, |seen| seen.ready)?);
+        table.plain_client(Pods::Bare, *count, &median(bare, |seen| seen.ready)?);
         table.contender(&ours, *count, &Costs::median(&our_costs)?);
         table.contender(&deployment, *count, &Costs::median(&deployment_costs)?);
     }
@@ -178,7 +181,7 @@ fn median<T, K: Ord>(mut all: Vec<T>, key: impl Fn(&T) -> K) -> Result<T> {
 /// The table, printed line by line.
 struct Table {
     lines: Vec<String>,
-    /// How long the plain client's pods took to be ready, by the number of pods.
+    /// How long the same pods took to be ready when the plain client created them, by the number of pods.
     plain: BTreeMap<usize, f64>,
     /// How long Gameplane's rolling update took, by the number of pods.
     ours: BTreeMap<usize, f64>,
@@ -197,10 +200,11 @@ impl Table {
         self.lines.push(line);
     }
 
-    fn plain_client(&mut self, count: usize, seen: &Seen) {
-        let ready = seen.ready.as_secs_f64();
-        self.plain.insert(count, ready);
-        self.say(format!("| plain client | {count} | {:.1} | {ready:.1} | 1.00 | 1.00 | | | | | | | | | |", seen.exist.as_secs_f64()));
+    /// The same pods come first: the others are compared with them.
+    fn plain_client(&mut self, kind: Pods, count: usize, seen: &Seen) {
+        let (exist, ready) = (seen.exist.as_secs_f64(), seen.ready.as_secs_f64());
+        let rate = *self.plain.entry(count).or_insert(ready) / ready;
+        self.say(format!("| {} | {count} | {exist:.1} | {ready:.1} | {rate:.2} | 1.00 | | | | | | | | | |", kind.label()));
     }
 
     fn contender(&mut self, contender: &Contender, count: usize, costs: &Costs) {

@@ -13,6 +13,7 @@ use localkube::{Cluster, OperatorOptions};
 use serde_json::{Value, json};
 
 use crate::process::{idle, peak_memory, serving};
+use crate::raw::Pods;
 use crate::workload::Contender;
 use crate::{median, pods, raw, rounds};
 
@@ -28,13 +29,13 @@ pub(crate) async fn growth(cluster: &Cluster, sizes: &[usize], workers: usize) -
     let operators = serving(cluster, &OperatorOptions::default()).await?;
     let ours = Contender::ours();
     let mut lines = vec![
-        "| pods | plain client: ready s | / 1000 pods | Gameplane: ready s | / 1000 pods | rate / plain |".to_owned(),
+        "| pods | plain client, bare pods: ready s | / 1000 pods | Gameplane: ready s | / 1000 pods | rate / plain |".to_owned(),
         format!("|{}", "---|".repeat(6)),
     ];
     let mut all = vec![(Vec::new(), Vec::new()); sizes.len()];
     for round in 0..sizes.iter().map(|count| rounds(*count)).max().unwrap_or_default() {
         for (count, (plain, created)) in sizes.iter().zip(&mut all).filter(|(count, _)| round < rounds(**count)) {
-            plain.push(raw::measure(cluster, *count, workers).await?.ready);
+            plain.push(raw::measure(cluster, Pods::Bare, *count, workers).await?.ready);
             created.push(ours.create_only(cluster, *count).await?.ready);
         }
     }

@@ -30,6 +30,14 @@ pub(crate) struct Contender {
     pub(crate) users: &'static [&'static str],
 }
 
+/// The template of all pods.
+pub(crate) fn template() -> Value {
+    json!({
+        "metadata": { "labels": { "app": "bench" } },
+        "spec": { "terminationGracePeriodSeconds": 1, "containers": [{ "name": "game", "image": "game:1" }] },
+    })
+}
+
 /// What creating or updating cost.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cost {
@@ -112,11 +120,7 @@ impl Contender {
     }
 
     pub(crate) fn manifest(&self, count: usize) -> Value {
-        let template = json!({
-            "metadata": { "labels": { "app": "bench" } },
-            "spec": { "terminationGracePeriodSeconds": 1, "containers": [{ "name": "game", "image": "game:1" }] },
-        });
-        let mut spec = json!({ "replicas": count, "selector": { "matchLabels": { "app": "bench" } }, "template": template });
+        let mut spec = json!({ "replicas": count, "selector": { "matchLabels": { "app": "bench" } }, "template": template() });
         if let (Some(spec), Some(strategy)) = (spec.as_object_mut(), self.strategy.as_object()) {
             spec.extend(strategy.clone());
         }

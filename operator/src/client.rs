@@ -32,6 +32,8 @@ pub struct Server {
     deadline: Duration,
     /// Whether writes are dry runs.
     is_dry: bool,
+    /// Whether calls wait while the server is overloaded.
+    is_patient: bool,
 }
 
 impl std::fmt::Debug for Server {
@@ -201,7 +203,7 @@ impl Server {
     /// Calls through a client.
     #[must_use]
     pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
-        Self { client, metrics, pause_until: Arc::default(), deadline: DEADLINE, is_dry: false }
+        Self { client, metrics, pause_until: Arc::default(), deadline: DEADLINE, is_dry: false, is_patient: true }
     }
 
     /// The same server with another timeout, and without waiting for overload that other callers met.
@@ -214,6 +216,12 @@ impl Server {
     #[must_use]
     pub fn dry(&self) -> Self {
         Self { deadline: DRY_DEADLINE, is_dry: true, ..self.clone() }
+    }
+
+    /// The same server, for calls that wait for nothing: whoever makes them waits before, and checks then whether they are still wanted.
+    #[must_use]
+    pub fn at_once(&self) -> Self {
+        Self { is_patient: false, ..self.clone() }
     }
 
     fn dry_query(&self) -> &'static str {
@@ -283,7 +291,9 @@ impl Server {
         body: Option<(&str, &Value)>,
         accept: Option<&str>,
     ) -> Result<T, CallError> {
-        self.wait_while_overloaded().await;
+        if self.is_patient {
+            self.wait_while_overloaded().await;
+        }
         let request = build(method, path, body, accept)?;
         let answer = tokio::time::timeout(self.deadline, async {
             let response = self.client.send(request).await.map_err(|error| describe(&error))?;
@@ -319,11 +329,14 @@ impl Server {
         CallError { code: code.as_u16(), reason: status.reason, message, overloaded: seconds.is_some() }
     }
 
-    /// Returns when the time that an overloaded server asked for is over.
-    pub async fn wait_while_overloaded(&self) {
-        let until = *self.pause_until.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(until) = until {
+    /// Returns when the time that an overloaded server asked for is over, and whether that took any.
+    pub async fn wait_while_overloaded(&self) -> bool {
+        let mut has_waited = false;
+        loop {
+            let until = *self.pause_until.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let Some(until) = until.filter(|until| *until > Instant::now()) else { return has_waited };
             tokio::time::sleep_until(until).await;
+            has_waited = true;
         }
     }
 }

@@ -186,9 +186,9 @@ impl<W: Reconcile> Controller<W> {
             }
             Err(()) => return Outcome::Failed,
         };
-        let (report, written) = self.execute(key, &pass, &memory, basis).await;
+        let (report, recorded) = self.execute(key, &pass, &memory, basis).await;
         self.log(key, &pass, &report);
-        self.finish(key, pass, memory, report, written, now).await
+        self.finish(key, pass, memory, report, recorded, now).await
     }
 
     /// Observes an object and decides what to do; None if it does not exist. A decision that panics fails the pass of this object only.
@@ -223,22 +223,21 @@ impl<W: Reconcile> Controller<W> {
         }
     }
 
-    /// Writes the status and decides when the object is reconciled again. `written` is the version of a status that was
-    /// written while the plan was executed: it is newer than that of the plan.
+    /// Writes the status and decides when the object is reconciled again. `meanwhile` is what was written to the status while the plan
+    /// was executed: it is newer than that of the plan.
     async fn finish(
         &self,
         key: &Key,
         pass: Pass<W::Status>,
         memory: Memory,
         report: Report,
-        written: Option<u64>,
+        meanwhile: Expected,
         now: Timestamp,
     ) -> Outcome {
         let Report { mut writes, failure, taken, refusals, trouble, width, unfinished, unsure, took, .. } = report;
-        let recorded = match written {
-            Some(version) => Ok(Recorded::Written(version)),
-            None => self.record(key, &pass, failure.as_ref(), now).await,
-        };
+        let is_written = meanwhile != Expected::default();
+        writes.of(Resource::Object).join(meanwhile);
+        let recorded = if is_written { Ok(Recorded::Same) } else { self.record(key, &pass, failure.as_ref(), now).await };
         let mut failed = trouble || unsure || !W::HEEDS_REFUSALS && !refusals.is_empty();
         match recorded {
             Ok(Recorded::Same | Recorded::Stale) => {}
@@ -246,20 +245,22 @@ impl<W: Reconcile> Controller<W> {
             Ok(Recorded::Later(at)) => self.queue.add_at(key.clone(), at),
             Err(error) => {
                 tracing::warn!(kind = W::KIND, object = %key, %error, "the status could not be written");
+                note_unanswered(writes.of(Resource::Object), key, &error);
                 failed = true;
             }
         }
         self.settle.expect(key, writes);
         let Plan { wake, summary, .. } = pass.plan;
         for wake in wake.into_iter().chain(refusals.wake(now)) {
-            let wait = wake.duration_since(now).try_into().unwrap_or(Duration::ZERO);
+            // The plan itself has taken a while.
+            let wait = wake.duration_since(Timestamp::now()).try_into().unwrap_or(Duration::ZERO);
             self.queue.add_at(key.clone(), Instant::now() + wait);
         }
         self.remember(key, memory, Memory { known: Known { taken, refusals }, width, summary });
         if failed {
             return Outcome::Failed;
         }
-        if unfinished || written.is_some() {
+        if unfinished || is_written {
             self.queue.add(key.clone());
         }
         Outcome::Done { pause: pause(pass.pods, took) }
@@ -341,6 +342,13 @@ impl<W: Reconcile> Controller<W> {
     }
 }
 
+/// The write of an object may have been done although there was no answer.
+fn note_unanswered(expected: &mut Expected, key: &Key, error: &CallError) {
+    if error.is_without_answer() {
+        expected.unanswered.insert(key.clone());
+    }
+}
+
 /// A pass costs time in proportion to the pods, so events of large workloads are batched.
 /// Events that came during the writes are batched already, so the time of the writes is subtracted.
 fn pause(pods: usize, writing: Duration) -> Duration {
@@ -364,7 +372,7 @@ mod tests {
     use crate::events::Events;
     use crate::leader::Leadership;
     use crate::settle::UNSEEN_TIMEOUT;
-    use crate::testing::Scripted;
+    use crate::testing::{Answer, Scripted};
 
     /// A cache that never sees what was written.
     struct Blind;
@@ -384,6 +392,7 @@ mod tests {
     /// A kind that writes HookRuns, whose watch may be gone for good, and ControllerRevisions.
     struct Kind {
         hook_runs_are_unwatched: bool,
+        status: Value,
         passes: AtomicUsize,
     }
 
@@ -400,7 +409,7 @@ mod tests {
             self.passes.fetch_add(1, Ordering::Relaxed);
             let [api_version, kind, uid] = ["v1", "Test", "u"].map(str::to_owned);
             let owner = Owner { api_version, kind, name: key.name.clone(), namespace: key.namespace.clone(), uid };
-            let (before, plan) = (Some(json!({})), Plan::only(json!({})));
+            let (before, plan) = (Some(json!({})), Plan::only(self.status.clone()));
             Some(Pass { owner, path: "/test".to_owned(), version: "1".to_owned(), before, plan, pods: 0, measurer: None })
         }
 
@@ -417,23 +426,40 @@ mod tests {
         }
     }
 
-    /// How many passes there are after writes that are never seen.
-    async fn passes(hook_runs_are_unwatched: bool, written: &[Resource]) -> usize {
-        let (server, _) = Scripted::new([]);
+    fn key() -> Key {
+        Key { namespace: "play".to_owned(), name: "game".to_owned() }
+    }
+
+    fn controller(kind: Kind, answers: impl IntoIterator<Item = Answer>) -> Controller<Kind> {
+        let (server, _) = Scripted::new(answers);
         let (leadership, metrics): (_, Arc<Metrics>) = (Arc::new(Leadership::unquestioned()), Arc::default());
         let (events, _) = Events::start(server.clone(), Arc::clone(&leadership));
         let executor = Executor { server, leadership, events, metrics: Arc::clone(&metrics), writes: Places::new(1), per_object: 1 };
-        let kind = Arc::new(Kind { hook_runs_are_unwatched, passes: AtomicUsize::new(0) });
-        let controller = Controller::new(Arc::clone(&kind), Arc::new(Queue::new("Test", metrics)), executor, 1);
-        let key = Key { namespace: "play".to_owned(), name: "game".to_owned() };
+        Controller::new(Arc::new(kind), Arc::new(Queue::new("Test", metrics)), executor, 1)
+    }
+
+    /// How many passes there are after writes that are never seen.
+    async fn passes(hook_runs_are_unwatched: bool, written: &[Resource]) -> usize {
+        let controller = controller(Kind { hook_runs_are_unwatched, status: json!({}), passes: AtomicUsize::new(0) }, []);
+        let passes = || controller.kind.passes.load(Ordering::Relaxed);
         let mut writes = Writes::default();
         written.iter().for_each(|resource| writes.of(*resource).wrote(7));
-        controller.settle.expect(&key, writes);
-        controller.reconcile(&key).await;
-        assert_eq!(kind.passes.load(Ordering::Relaxed), 0, "the cache may be late");
+        controller.settle.expect(&key(), writes);
+        controller.reconcile(&key()).await;
+        assert_eq!(passes(), 0, "the cache may be late");
         tokio::time::advance(UNSEEN_TIMEOUT).await;
-        controller.reconcile(&key).await;
-        kind.passes.load(Ordering::Relaxed)
+        controller.reconcile(&key()).await;
+        passes()
+    }
+
+    #[tokio::test]
+    async fn a_status_that_got_no_answer_is_looked_up() {
+        for (answer, settled) in [(Answer::Raw(504, ""), Settled::Unanswered), (Answer::Raw(500, ""), Settled::Yes)] {
+            let kind = Kind { hook_runs_are_unwatched: false, status: json!({ "phase": "Done" }), passes: AtomicUsize::new(0) };
+            let controller = controller(kind, [answer]);
+            assert_eq!(controller.reconcile(&key()).await, Outcome::Failed);
+            assert_eq!(controller.settle.check(&key(), |_| false), settled);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,7 +18,7 @@ use crate::fair::Places;
 use crate::hooks::Measurer;
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
-use crate::send::{Effect, Sender, is_not_served};
+use crate::send::{Effect, OwnerIsAlive, Sender, is_not_served};
 use crate::settle::Writes;
 use crate::store::Key;
 
@@ -124,6 +124,8 @@ pub struct Failure {
 
 struct Run<'a> {
     executor: &'a Executor,
+    /// For writes, which wait before they are checked and not after.
+    server: Server,
     context: &'a ExecutionContext,
     ground: Ground<'a>,
     report: Mutex<Report>,
@@ -134,6 +136,7 @@ struct Run<'a> {
     width: AtomicUsize,
     stopped: AtomicBool,
     done: AtomicUsize,
+    owner_is_alive: OwnerIsAlive,
     started: Instant,
 }
 
@@ -143,6 +146,7 @@ impl Executor {
         let started = Instant::now();
         let run = Run {
             executor: self,
+            server: self.server.at_once(),
             context,
             ground,
             report: Mutex::new(Report { refusals, ..Report::default() }),
@@ -151,11 +155,12 @@ impl Executor {
             width: AtomicUsize::new(if context.width == 0 { FIRST_WIDTH } else { context.width }),
             stopped: AtomicBool::new(false),
             done: AtomicUsize::new(0),
+            owner_is_alive: OwnerIsAlive::default(),
             started,
         };
         for step in steps {
             run.step(step).await;
-            if run.stopped.load(Ordering::Relaxed) {
+            if run.is_stopped() {
                 break;
             }
         }
@@ -170,7 +175,7 @@ impl Executor {
 impl Run<'_> {
     async fn step(&self, actions: &[Action]) {
         let mut rest = actions;
-        while !rest.is_empty() && !self.stopped.load(Ordering::Relaxed) {
+        while !rest.is_empty() && !self.is_stopped() {
             // At the full width the whole step is one batch; until then batches double as they succeed.
             let width = self.width.load(Ordering::Relaxed).min(self.executor.per_object);
             let count = if width >= self.executor.per_object { rest.len() } else { width.min(rest.len()) };
@@ -183,7 +188,7 @@ impl Run<'_> {
     }
 
     async fn one(&self, action: &Action) {
-        if self.stopped.load(Ordering::Relaxed) || !self.fallout().stands(action) {
+        if self.is_stopped() || !self.fallout().stands(action) {
             return;
         }
         if !self.has_time_for(action) {
@@ -194,7 +199,15 @@ impl Run<'_> {
         let mut place = None;
         if !matches!(action, Action::Measure(_)) {
             place = Some(self.executor.writes.take(&self.context.owner.namespace).await);
-            self.executor.server.wait_while_overloaded().await;
+            let has_waited = self.executor.server.wait_while_overloaded().await;
+            if self.is_stopped() {
+                return;
+            }
+            // An overloaded server asks for up to a minute: by then the decision is too old.
+            if has_waited && !self.has_time_for(action) {
+                self.leave_the_rest();
+                return;
+            }
         }
         // Checked after the waits, because the lease may have expired meanwhile.
         if !self.executor.leadership.may_write() {
@@ -212,6 +225,10 @@ impl Run<'_> {
         self.executor.metrics.write_ended();
         drop(place);
         self.note(action, result);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
     }
 
     fn has_time_for(&self, action: &Action) -> bool {
@@ -308,8 +325,8 @@ impl Run<'_> {
     }
 
     async fn write(&self, action: &Action) -> Result<Effect, CallError> {
-        let server = &self.executor.server;
-        let sender = Sender { server, owner: &self.context.owner, path: &self.context.path };
+        let server = &self.server;
+        let sender = Sender { server, owner: &self.context.owner, path: &self.context.path, owner_is_alive: &self.owner_is_alive };
         if let Action::Probe(inner) = action {
             return Sender { server: &server.dry(), ..sender }.send(inner).await.map(|_| Effect::Started);
         }
@@ -363,6 +380,9 @@ mod tests {
     const OTHER_UID: &str = "Precondition failed: UID in precondition: a, UID in object meta: b";
     const OTHER_VERSION: &str = "Precondition failed: ResourceVersion in precondition: 3, ResourceVersion in object meta: 4";
 
+    /// The server asks to be left alone for 30 seconds.
+    const OVERLOADED: &str = "overloaded";
+
     /// The requests to a fake API server, in order, and what it refuses; everything else succeeds.
     #[derive(Clone)]
     struct Asked {
@@ -397,7 +417,9 @@ mod tests {
             400 => "BadRequest",
             _ => "",
         };
-        let answer = json!({ "reason": reason, "message": message, "metadata": { "resourceVersion": "7" } });
+        let details = (message == OVERLOADED).then(|| json!({ "retryAfterSeconds": 30 }));
+        let metadata = json!({ "uid": "g", "resourceVersion": "7" });
+        let answer = json!({ "reason": reason, "message": message, "details": details, "metadata": metadata });
         (StatusCode::from_u16(code).unwrap(), answer.to_string())
     }
 
@@ -539,6 +561,24 @@ mod tests {
         assert_eq!(slow(steps.to_vec(), false).await, ["POST p0", "POST p1", "POST p2"]);
         assert_eq!(slow(steps.to_vec(), true).await, ["POST p0"]);
         assert_eq!(slow(vec![missing(100)], false).await.len() as u64, CREATION_TIMEOUT.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_for_an_overloaded_server_is_decided_again() {
+        let steps = [vec![delete("a", None), delete("b", None), delete("c", None)]];
+        for width in [1, 3] {
+            let (report, asked) = execute_with(&[Rule("DELETE a", 429, OVERLOADED, 0)], &steps, Refusals::default(), width).await;
+            assert!(asked.len() <= width && report.unfinished, "{width}: {asked:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn before_pods_are_adopted_the_owner_is_read_once() {
+        let adopt = |name: &str| Action::AdoptRevision { name: name.to_owned(), uid: format!("uid-{name}") };
+        let (_, asked) = execute(&[], &[vec![adopt("a"), adopt("b")]]).await;
+        assert_eq!(asked, ["GET game", "PATCH a", "PATCH b"]);
+        let (report, asked) = execute(&[Rule("GET game", 404, "", 0)], &[vec![adopt("a"), adopt("b")]]).await;
+        assert_eq!((asked.as_slice(), report.done), (["GET game".to_owned()].as_slice(), 1), "an owner that is gone adopts nothing");
     }
 
     #[tokio::test]

@@ -52,19 +52,19 @@ struct Cli {
     /// Where /healthz, /readyz and /metrics are served
     #[arg(long, default_value = "0.0.0.0:10251", value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// Objects that are worked on at the same time
+    /// Objects that are reconciled at the same time
     #[arg(long, default_value_t = 16, value_parser = at_least_one, value_name = "N")]
     workers: usize,
-    /// Writes under way at the same time for one object
+    /// Writes in flight at the same time for one object
     #[arg(long, default_value_t = 32, value_parser = at_least_one, value_name = "N")]
     writes_per_object: usize,
-    /// Writes under way at the same time for all objects
+    /// Writes in flight at the same time for all objects
     #[arg(long, default_value_t = 64, value_parser = at_least_one, value_name = "N")]
     writes: usize,
     /// Memory for the objects of one namespace, for example 64Mi: what does not fit is left alone, and its condition says so
     #[arg(long, default_value = "64Mi", value_parser = parse_memory, value_name = "BYTES")]
     namespace_memory: usize,
-    /// Measurements of hooks under way at the same time
+    /// Measurements of hooks in flight at the same time
     #[arg(long, default_value_t = 512, value_parser = at_least_one, value_name = "N")]
     hook_concurrency: usize,
     /// The same, for HookRuns of one namespace
@@ -94,7 +94,7 @@ struct Cli {
     /// How long a HookRun without an owner is kept after it has finished
     #[arg(long, default_value = "24h", value_parser = parse_duration, value_name = "DURATION")]
     hook_run_ttl: Duration,
-    /// How long a node may not answer before it counts as lost: until then its pods are neither given up nor deleted without their hook
+    /// How long a node may not answer before it counts as lost: until then its pods are neither replaced nor deleted without their hook
     #[arg(long, default_value = "300s", value_parser = parse_duration, value_name = "DURATION")]
     node_silence: Duration,
     /// What is logged: error, warn, info, debug or trace, also by module
@@ -163,7 +163,7 @@ fn log(cli: &Cli) -> Result<()> {
 fn check(cli: &Cli) -> Result<()> {
     if cli.leader_elect_renew_deadline >= cli.leader_elect_lease_duration {
         bail!(
-            "--leader-elect-renew-deadline must be less than --leader-elect-lease-duration: the old leader must stop before a new one begins"
+            "--leader-elect-renew-deadline must be less than --leader-elect-lease-duration: the old leader must stop before a new one starts"
         );
     }
     if cli.leader_elect_retry_period >= cli.leader_elect_renew_deadline {

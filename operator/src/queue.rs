@@ -39,6 +39,8 @@ struct State {
     working: HashSet<Key>,
     /// The earliest time of each object's next pass: the pause or delay after its last one.
     not_before: HashMap<Key, Instant>,
+    /// Being worked on, and changed by a user meanwhile.
+    hurried: HashSet<Key>,
     failures: HashMap<Key, u32>,
 }
 
@@ -74,7 +76,10 @@ impl State {
             if *due <= at {
                 return false;
             }
-            self.order.remove(&(*due, key.clone()));
+            if !self.order.remove(&(*due, key.clone())) && !self.working.contains(&key) {
+                // It is ready already: a second entry would give it to a second worker.
+                return false;
+            }
         }
         let is_free = !self.working.contains(&key);
         if is_free {
@@ -118,6 +123,9 @@ impl Queue {
         let mut state = self.state();
         state.failures.remove(&key);
         state.not_before.remove(&key);
+        if state.working.contains(&key) {
+            state.hurried.insert(key.clone());
+        }
         state.wait(key, Instant::now());
         drop(state);
         self.changed.notify_one();
@@ -158,8 +166,13 @@ impl Queue {
     pub fn done(&self, key: &Key, outcome: Outcome) {
         let mut state = self.state();
         state.working.remove(key);
-        let now = Instant::now();
+        let (now, is_hurried) = (Instant::now(), state.hurried.remove(key));
         match outcome {
+            // Neither a pause nor a backoff delays what a user wants.
+            Outcome::Done { .. } | Outcome::Failed if is_hurried => {
+                state.failures.remove(key);
+                state.not_before.remove(key);
+            }
             Outcome::Done { pause } => {
                 state.failures.remove(key);
                 state.not_before.insert(key.clone(), now + pause);
@@ -223,6 +236,36 @@ mod tests {
         assert!(is_woken());
         queue.done(&key("a"), NO_PAUSE);
         assert!(is_woken());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_users_change_during_a_pass_is_followed_at_once() {
+        for outcome in [Outcome::Done { pause: Duration::from_millis(250) }, Outcome::Failed] {
+            let queue = queue();
+            queue.add(key("a"));
+            queue.next().await;
+            queue.add_now(key("a"));
+            queue.done(&key("a"), outcome);
+            let before = Instant::now();
+            queue.next().await;
+            assert_eq!(before.elapsed(), Duration::ZERO, "{outcome:?}");
+            queue.add(key("a"));
+            queue.done(&key("a"), outcome);
+            assert!(is_quiet(&queue, Duration::from_millis(20)).await, "only once: {outcome:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_has_one_worker_even_if_an_earlier_time_is_heard_of_later() {
+        let (queue, earlier) = (queue(), Instant::now());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        queue.add(key("a"));
+        queue.add(key("b"));
+        let first = queue.next().await;
+        let second = key(if first == key("a") { "b" } else { "a" });
+        queue.add_at(second.clone(), earlier);
+        assert_eq!(queue.next().await, second);
+        assert!(is_quiet(&queue, Duration::from_secs(9)).await);
     }
 
     #[tokio::test(start_paused = true)]

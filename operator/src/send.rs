@@ -29,6 +29,9 @@ pub(crate) enum Effect {
     Orphaned,
 }
 
+/// Whether the owner exists and is not being deleted, once that was asked: once in a plan.
+pub(crate) type OwnerIsAlive = tokio::sync::OnceCell<bool>;
+
 /// Sends the writes of one object.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sender<'a> {
@@ -38,6 +41,8 @@ pub(crate) struct Sender<'a> {
     pub(crate) owner: &'a Owner,
     /// The path of the object.
     pub(crate) path: &'a str,
+    /// Whether it is alive.
+    pub(crate) owner_is_alive: &'a OwnerIsAlive,
 }
 
 impl Sender<'_> {
@@ -57,7 +62,7 @@ impl Sender<'_> {
                 change(server, &path, patch, part, &body).await
             }
             Verb::Adopt(body) => {
-                if !self.owner_is_alive().await? {
+                if !*self.owner_is_alive.get_or_try_init(|| self.is_alive()).await? {
                     return Ok(Effect::Orphaned);
                 }
                 change(server, &path, Patch::Strategic, PodPart::Main, &body).await
@@ -86,7 +91,7 @@ impl Sender<'_> {
     }
 
     /// Whether the owner still exists and is not being deleted: an owner that is being deleted adopts nothing.
-    async fn owner_is_alive(&self) -> Result<bool, CallError> {
+    async fn is_alive(&self) -> Result<bool, CallError> {
         match self.server.get::<Written>(self.path).await {
             Ok(found) => Ok(found.metadata.uid == self.owner.uid && found.metadata.deletion_timestamp.is_none()),
             Err(error) if error.is_not_found() => Ok(false),

@@ -39,7 +39,8 @@ impl Expected {
         self.gone.insert((key, uid.to_owned()));
     }
 
-    fn join(&mut self, other: Self) {
+    /// Both.
+    pub fn join(&mut self, other: Self) {
         self.version = self.version.max(other.version);
         self.gone.extend(other.gone);
         self.unanswered.extend(other.unanswered);

@@ -3,22 +3,27 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt;
 use jiff::Timestamp;
 use planner::plan::Action;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use super::{Basis, Controller, Known, Memory, Pass, Reconcile};
+use super::{Basis, Controller, Known, Memory, Pass, Reconcile, note_unanswered};
+use crate::client::CallError;
 use crate::execute::{ExecutionContext, Ground, Report};
 use crate::record::{Recorded, is_urgent};
+use crate::settle::Expected;
 use crate::store::Key;
 
 /// How often a plan that still creates missing pods is looked after. All other plans end sooner.
 const LOOK_AFTER: Duration = Duration::from_millis(1_250);
+/// How long the end of a plan waits for the answer to a status.
+const LAST_STATUS: Duration = Duration::from_secs(1);
 
 impl<W: Reconcile> Controller<W> {
-    /// Executes a plan that was decided on this basis. Also returns the version of the last status that was written meanwhile.
-    pub(super) async fn execute(&self, key: &Key, pass: &Pass<W::Status>, memory: &Memory, basis: Option<Basis>) -> (Report, Option<u64>) {
+    /// Executes a plan that was decided on this basis. Also returns what was written to the status meanwhile.
+    pub(super) async fn execute(&self, key: &Key, pass: &Pass<W::Status>, memory: &Memory, basis: Option<Basis>) -> (Report, Expected) {
         let (owner, path, measurer) = (pass.owner.clone(), pass.path.clone(), pass.measurer.clone());
         let context = ExecutionContext { owner, path, reporter: W::REPORTER, width: memory.width, measurer };
         let outdated = AtomicBool::new(false);
@@ -33,9 +38,9 @@ impl<W: Reconcile> Controller<W> {
         };
         let look_after = async {
             if pass.plan.actions().any(Action::fills_a_gap) {
-                self.look_after(key, pass, &memory.known, ended, &outdated).await
+                self.look_after(key, pass, &memory.known, ended.map(drop).shared(), &outdated).await
             } else {
-                None
+                Expected::default()
             }
         };
         tokio::join!(execute, look_after)
@@ -47,27 +52,43 @@ impl<W: Reconcile> Controller<W> {
         key: &Key,
         pass: &Pass<W::Status>,
         known: &Known,
-        mut ended: oneshot::Receiver<()>,
+        ended: impl Future<Output = ()> + Clone,
         outdated: &AtomicBool,
-    ) -> Option<u64> {
-        let (mut written, mut is_first) = (None, true);
-        while tokio::time::timeout(LOOK_AFTER, &mut ended).await.is_err() {
+    ) -> Expected {
+        let (mut written, mut is_first) = (Expected::default(), true);
+        while tokio::time::timeout(LOOK_AFTER, ended.clone()).await.is_err() {
             let fresh = self.decide(key, known, Timestamp::now()).await.ok().flatten();
             let only_fills_gaps =
                 |fresh: &Pass<W::Status>| fresh.plan.actions().next().is_some() && fresh.plan.actions().all(Action::fills_a_gap);
             let fresh = fresh.filter(only_fills_gaps);
             // The status of the plan comes first. After it, numbers only: verdicts are given when all writes were seen.
             let next = if is_first { Some(pass) } else { fresh.as_ref().filter(|fresh| !has_verdict(fresh)) };
+            let is_late = async {
+                ended.clone().await;
+                tokio::time::sleep(LAST_STATUS).await;
+            };
             let recorded = match next.filter(|_| fresh.is_some()) {
-                Some(next) => self.record(key, next, None, Timestamp::now()).await,
+                Some(next) => tokio::select! {
+                    recorded = self.record(key, next, None, Timestamp::now()) => recorded,
+                    () = is_late => Err(CallError::no_answer("the plan has ended")),
+                },
                 None => Ok(Recorded::Stale),
             };
             match recorded {
-                Ok(Recorded::Written(version)) => (written, is_first) = (Some(version), false),
+                Ok(Recorded::Written(version)) => {
+                    written.wrote(version);
+                    is_first = false;
+                }
                 Ok(Recorded::Same) => is_first = false,
                 Ok(Recorded::Later(_)) => {}
-                // Something has changed that the cache may not show yet, or the API server is in trouble.
-                Ok(Recorded::Stale) | Err(_) => {
+                // Something has changed that the cache may not show yet.
+                Ok(Recorded::Stale) => {
+                    outdated.store(true, Ordering::Relaxed);
+                    break;
+                }
+                // The API server is in trouble.
+                Err(error) => {
+                    note_unanswered(&mut written, key, &error);
                     outdated.store(true, Ordering::Relaxed);
                     break;
                 }

@@ -313,11 +313,14 @@ pub(super) fn basis<K: OurKind>(objects: &Store<Custom<K>>, key: &Key) -> Option
     })
 }
 
-/// An object changed: reconciles it, without pause or backoff if its spec changed or its deletion was requested.
+/// An object changed: reconciles it, without pause or backoff if its spec or annotations changed or its deletion was requested.
 pub fn object_changed<K: OurKind>(queue: &Queue, change: &Change<Custom<K>>) {
     let Some(entry) = change.new.as_ref().or(change.old.as_ref()) else { return };
-    let generation = |entry: &Arc<Custom<K>>| (entry.object.meta().generation, entry.object.meta().deletion_timestamp.is_some());
-    if change.old.as_ref().map(generation) == change.new.as_ref().map(generation) {
+    let wish = |entry: &Arc<Custom<K>>| {
+        let meta = entry.object.meta();
+        (meta.generation, meta.annotations.clone(), meta.deletion_timestamp.is_some())
+    };
+    if change.old.as_ref().map(wish) == change.new.as_ref().map(wish) {
         queue.add(entry.key());
     } else {
         queue.add_now(entry.key());
