@@ -133,7 +133,7 @@ async fn pods_table(cluster: &mut Cluster, cli: &Cli) -> Result<Vec<String>> {
         let (ours, deployment) = (Contender::ours(), Contender::deployment());
         let (mut bare, mut same, mut our_costs, mut deployment_costs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         // In turns, so that a slow minute of the machine affects every contender.
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds(*count) {
             bare.push(raw::measure(cluster, Pods::Bare, *count, cli.workers).await?);
             same.push(raw::measure(cluster, Pods::Owned, *count, cli.workers).await?);
             our_costs.push(ours.measure(cluster, *count).await?);
@@ -159,10 +159,7 @@ async fn pods_table(cluster: &mut Cluster, cli: &Cli) -> Result<Vec<String>> {
     Ok(table.lines)
 }
 
-/// How many rounds pods are created and replaced, of which the median counts: single rounds differ by a fifth.
-const ROUNDS: usize = 5;
-
-/// How many rounds each size is measured otherwise, of which the median counts. A round with few pods takes seconds, in which the machine is
+/// How many rounds each size is measured, of which the median counts. A round with few pods takes seconds, in which the machine is
 /// often a fifth faster or slower: it takes more of them.
 pub(crate) fn rounds(count: usize) -> usize {
     if count <= 1_000 { 5 } else { 3 }
