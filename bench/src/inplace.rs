@@ -116,8 +116,7 @@ type Waiting = Arc<Mutex<HashMap<String, (Wanted, oneshot::Sender<()>)>>>;
 /// The baseline: the same three writes for each pod, a quarter of the pods at a time.
 async fn raw(cluster: &Cluster, count: usize, workers: usize) -> Result<Seen> {
     let client = cluster.client();
-    let name = format!("raw-in-place-{count}");
-    pods::namespace(&client, &name).await?;
+    let name = pods::fresh_namespace(&client, &format!("raw-in-place-{count}")).await?;
     let api: Api<Pod> = Api::namespaced(client.clone(), &name);
     let created = Instant::now();
     let create = async {

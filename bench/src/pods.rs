@@ -1,6 +1,7 @@
 //! Namespaces for measurements, and waiting until their pods are ready.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -10,6 +11,15 @@ use kube::api::{DeleteParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
+
+/// A new namespace whose name starts with `name`. A name is not used twice: for 30 seconds after a namespace was deleted, the API server
+/// looks one of the same name up at every write in it.
+pub(crate) async fn fresh_namespace(client: &Client, name: &str) -> Result<String> {
+    static NUMBER: AtomicUsize = AtomicUsize::new(1);
+    let name = format!("{name}-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    namespace(client, &name).await?;
+    Ok(name)
+}
 
 /// A namespace with a ServiceAccount, so that pods can be created in it.
 pub(crate) async fn namespace(client: &Client, name: &str) -> Result<()> {

@@ -36,8 +36,7 @@ impl Pods {
 
 pub(crate) async fn measure(cluster: &Cluster, kind: Pods, count: usize, workers: usize) -> Result<Seen> {
     let client = cluster.client();
-    let name = format!("raw-{count}");
-    pods::namespace(&client, &name).await?;
+    let name = pods::fresh_namespace(&client, &format!("raw-{count}")).await?;
     let owner = if kind == Pods::Owned { Some(owner(&client, &name).await?) } else { None };
     let pods: Api<Pod> = Api::namespaced(client.clone(), &name);
     process::idle(cluster).await?;

@@ -136,8 +136,7 @@ impl Contender {
     /// Creates `count` pods, updates them all, and deletes them.
     pub(crate) async fn measure(&self, cluster: &Cluster, count: usize) -> Result<Costs> {
         let client = cluster.client();
-        let namespace = format!("{}-{count}", self.plural);
-        pods::namespace(&client, &namespace).await?;
+        let namespace = pods::fresh_namespace(&client, &format!("{}-{count}", self.plural)).await?;
         let (api, pods) = self.apis(cluster, &namespace)?;
         let object = serde_json::from_value(self.manifest(count))?;
         let create = self
@@ -184,8 +183,8 @@ impl Contender {
 
     /// Creates `count` pods and deletes them.
     pub(crate) async fn create_only(&self, cluster: &Cluster, count: usize) -> Result<Seen> {
-        let (client, namespace) = (cluster.client(), format!("{}-{count}", self.plural));
-        pods::namespace(&client, &namespace).await?;
+        let client = cluster.client();
+        let namespace = pods::fresh_namespace(&client, &format!("{}-{count}", self.plural)).await?;
         let (api, pods) = self.apis(cluster, &namespace)?;
         let object = serde_json::from_value(self.manifest(count))?;
         let create = async { api.create(&PostParams::default(), &object).await.map(drop) };
