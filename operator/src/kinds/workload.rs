@@ -247,6 +247,8 @@ impl<K: Workload> Reconcile for Workloads<K> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use api::names::INDEX_RANGE_ANNOTATION;
     use api::tkex::GameDeployment;
     use jiff::SignedDuration;
@@ -255,6 +257,7 @@ mod tests {
     use super::*;
     use crate::allowance::Allowance;
     use crate::kinds::gamedeployment::GameDeployments;
+    use crate::queue::Outcome;
 
     fn world() -> GameDeployments {
         world_within(Allowance::default())
@@ -329,6 +332,25 @@ mod tests {
             add_owned(&world, namespace, &format!("game-forged-{number}"), &owner(change));
             assert_eq!(seen(&world), before, "{namespace} {change}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_changed_range_of_pod_indices_does_not_wait_for_the_backoff() {
+        let (world, queue) = (world(), Queue::new("GameDeployment", Arc::default()));
+        let change = |end: i32, replicas: i32| {
+            let annotations = json!({ INDEX_RANGE_ANNOTATION: format!("{{\"podStartIndex\":0,\"podEndIndex\":{end}}}") });
+            let metadata = json!({ "name": "game", "namespace": "play", "uid": "u", "resourceVersion": "1", "generation": 1, "annotations": annotations });
+            let object = json!({ "metadata": metadata, "spec": { "selector": {}, "template": {} }, "status": { "replicas": replicas } });
+            let object = Custom::<GameDeployment>::decode(&object.to_string()).unwrap();
+            world.object_changed(&queue, &world.objects.put(&object.key(), Some(object)));
+        };
+        change(5, 0);
+        queue.done(&queue.next().await, Outcome::Failed);
+        let is_due = || async { tokio::time::timeout(Duration::from_millis(20), queue.next()).await.is_ok() };
+        change(5, 1);
+        assert!(!is_due().await, "a status is no reason to hurry");
+        change(6, 1);
+        assert!(is_due().await);
     }
 
     #[test]
