@@ -218,7 +218,8 @@ impl Server {
         Self { deadline: DRY_DEADLINE, is_dry: true, ..self.clone() }
     }
 
-    /// The same server, for calls that wait for nothing: whoever makes them waits before, and checks then whether they are still wanted.
+    /// The same server, for calls that do not wait while it is overloaded: the caller waits first, and then checks whether the call is still
+    /// wanted.
     #[must_use]
     pub fn at_once(&self) -> Self {
         Self { is_patient: false, ..self.clone() }
